@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.settings import Settings, as_toml
+from ddptop.agent.client.host.settings import Settings, as_toml
 from ddptop.agent.wire import VERDICT_KINDS
 from ddptop.agent.wire.frames import RankFrame, RunFrame
 from ddptop.tui.app.app import DdptopApp

@@ -19,5 +19,5 @@ A new action is a method of `link.source.Control`, done by `agent.client.acting`
 all ranks do it, a row of `control.actions`, bound to a key in `screens.live` and to a verb in `cli.verbs`; `app.acting`
 asks before and says the outcome.
 A new launch option is an entry in `launch.options`, acted on in `launch.launch`.
-A new setting goes into `agent.client.settings`.
+A new setting goes into `agent.client.host.settings`.
 """

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ddptop.agent.text import ranks_in_spans, span
-from ddptop.agent.wire.frames import ENDED, RankFrame, RunFrame
-from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
+from ddptop.agent.wire.frames import ENDED, NO_HOSTS, HostFrames, RankFrame, RunFrame
 
 if TYPE_CHECKING:
     from ddptop.agent.client.history.history import History

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.client import takeover
+from ddptop.agent.client.sources import takeover
 from ddptop.agent.end import survey
 from ddptop.agent.record import retention
 from ddptop.agent.run import identity, records, rundir

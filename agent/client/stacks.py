@@ -14,8 +14,8 @@ from typing import Final
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.client import takeover
 from ddptop.agent.client.acting.control import refusing
+from ddptop.agent.client.sources import takeover
 from ddptop.agent.control.caller import connect, of_rank
 from ddptop.agent.record import recording
 from ddptop.agent.run.identity import may_live
@@ -23,7 +23,7 @@ from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.run.states import lingers
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire.frames import ENDED
-from ddptop.agent.wire.refusals import Refused, Unheard
+from ddptop.agent.wire.vocabulary.refusals import Refused, Unheard
 
 PATIENCE_S: Final = 4.0
 """How long a rank is waited for: the observer answers in its place within about two seconds."""

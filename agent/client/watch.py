@@ -16,15 +16,15 @@ import msgspec
 from msgspec.structs import replace
 
 from ddptop.agent import wire
-from ddptop.agent.client import recorded, takeover
 from ddptop.agent.client.acting import actor
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.client.frame import Frame, whole
-from ddptop.agent.client.recorded import Frames
 from ddptop.agent.client.runs import Run, RunDirError, find
+from ddptop.agent.client.sources import recorded, takeover
+from ddptop.agent.client.sources.recorded import Frames
+from ddptop.agent.client.sources.subscription import Subscription
 from ddptop.agent.client.stacks import RunInspector, Stacks
-from ddptop.agent.client.subscription import Subscription
 from ddptop.agent.control.hearing import OBSERVED_S, Hearing
 from ddptop.agent.end import survey
 from ddptop.agent.end.survey import Survey
@@ -33,9 +33,8 @@ from ddptop.agent.run.files.database import Locked
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import Member, RunDir
 from ddptop.agent.wire import HostFrame, RankFrame
-from ddptop.agent.wire.frames import ENDED
-from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.frames import ENDED, NO_HOSTS, HostFrames
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 if TYPE_CHECKING:
     from ddptop.agent.client.history.history import History

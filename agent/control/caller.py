@@ -17,7 +17,7 @@ from ddptop.agent.control.hearing import SILENT_S, Silence
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.identity import Process, may_live, wake
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.agent.wire.refusals import Cancelled, Refused, Unheard, refusal
+from ddptop.agent.wire.vocabulary.refusals import Cancelled, Refused, Unheard, refusal
 
 READ_S: Final = 2.0
 """Seconds in which an observer has to read a request; later it refuses it."""

@@ -26,7 +26,7 @@ from ddptop.agent.run.identity import STOPPED, is_stopped
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.frames import ENDED
 from ddptop.agent.wire.incoming import Label
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 _SETTLE_S: Final = 2.0
 

@@ -1,6 +1,7 @@
 """The start of runs.
 
 launcher    torchrun, or a program that spawns its own ranks: the command line, and the process
+detached    an observer that a rank or an onlooker starts
 observers   the observer that looks after a run
 machine     GPUs and cores of this machine, and the choice of device and backend
 rendezvous  the store at which the torchruns of several hosts meet

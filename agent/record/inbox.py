@@ -17,7 +17,7 @@ from ddptop.agent.record.history.question import Question
 from ddptop.agent.record.recording import MOST_VERDICTS
 from ddptop.agent.record.ring import MOST_EVENTS
 from ddptop.agent.run.identity import Process
-from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
+from ddptop.agent.wire.frames import NO_HOSTS, HostFrames
 
 MOST_BYTES: Final = 64 << 20
 """Bytes of messages that wait."""

@@ -6,7 +6,6 @@ records        the record of a run and of each rank, and the bytes that a run ma
 states         when a rank or a run is lost, silent, stalled, paused; the seconds are in `switches.thresholds`
 generations    the present start of the group, among the claims of ranks
 ends           the end of each rank's process, as the observer saw it
-detached       the start of a run's observer, where ddptop did not launch the job
 hosts          the other hosts of a run: the address of the head, and the records of their ranks
 identity       processes, distinguished from later ones with the same pid
 diagnoses      the kinds of diagnoses: their keys, verbs and folders, and what each takes

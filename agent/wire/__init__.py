@@ -2,25 +2,20 @@
 
 codec       messages as bytes: `encode`, and `read_*` for each direction
 report      the report on a run and its end
-host_frames  the hosts of a run, found by their ranks
 frames      the run and its ranks at one moment, as the observer makes them
 commands    from onlookers and observers, DEALER -> ROUTER, one payload each
 answers     one `Reply` to each command, and the messages before it
-numbers     the numbers of a step, their means, and the names of those of a history
-latencies   the latency of collectives from `Step` records, alike in the agent and in the dashboard
+steps       the numbers of steps
 telemetry   from PUB sockets, `[topic, payload]`
 inspection  the place at which a rank stands, in detail
 diagnoses   the traces of profiled steps, the census of a rank's memory, the experiments of a held rank
-verdict_kinds  the kinds of verdicts, in words
 hosts       between the observers of a run on several hosts, and of the hosts
-checksums   of a rank's parameters
-mesh        places on a device mesh, and who works on the same samples
 message     the base of all messages, the types of their numbers, the bounds on their bytes
-refusals    why an action was not carried out
+vocabulary  words that messages have, and their meanings
 incoming    the cleaning of decoded messages
 
-Each imports only entries below it in this list; `commands`, `answers`, `numbers` and `latencies` do not import each
-other, nor do `telemetry`, `inspection` and `diagnoses`.
+Each imports only entries below it in this list; `commands`, `answers` and `steps` do not import each other, nor do
+`telemetry`, `inspection` and `diagnoses`.
 
 The messages need msgspec and the cleaning of text, and nothing else, so that any program can read and write them.
 A message that was read here is clean and bounded, whoever sent it: text by `incoming`, whole numbers by their types.
@@ -46,10 +41,6 @@ from ddptop.agent.wire.answers import LogPiece as LogPiece
 from ddptop.agent.wire.answers import Parameters as Parameters
 from ddptop.agent.wire.answers import Reply as Reply
 from ddptop.agent.wire.answers import Split as Split
-from ddptop.agent.wire.checksums import MOST_MODULES as MOST_MODULES
-from ddptop.agent.wire.checksums import MOST_SUMS as MOST_SUMS
-from ddptop.agent.wire.checksums import Checksums as Checksums
-from ddptop.agent.wire.checksums import ModuleSums as ModuleSums
 from ddptop.agent.wire.codec import Unreadable as Unreadable
 from ddptop.agent.wire.codec import encode as encode
 from ddptop.agent.wire.codec import is_reply as is_reply
@@ -159,6 +150,8 @@ from ddptop.agent.wire.message import Rank as Rank
 from ddptop.agent.wire.telemetry import DEVICE_PHASES as DEVICE_PHASES
 from ddptop.agent.wire.telemetry import EACH_RECORD as EACH_RECORD
 from ddptop.agent.wire.telemetry import HELD as HELD
+from ddptop.agent.wire.telemetry import MOST_MODULES as MOST_MODULES
+from ddptop.agent.wire.telemetry import MOST_SUMS as MOST_SUMS
 from ddptop.agent.wire.telemetry import PHASES as PHASES
 from ddptop.agent.wire.telemetry import TOPIC_BATCH as TOPIC_BATCH
 from ddptop.agent.wire.telemetry import TOPIC_BEAT as TOPIC_BEAT
@@ -169,12 +162,14 @@ from ddptop.agent.wire.telemetry import TOPIC_RECORD as TOPIC_RECORD
 from ddptop.agent.wire.telemetry import TOPIC_STEPS as TOPIC_STEPS
 from ddptop.agent.wire.telemetry import TOPIC_SUMMARY as TOPIC_SUMMARY
 from ddptop.agent.wire.telemetry import Beat as Beat
+from ddptop.agent.wire.telemetry import Checksums as Checksums
 from ddptop.agent.wire.telemetry import Collective as Collective
 from ddptop.agent.wire.telemetry import EncodedSteps as EncodedSteps
 from ddptop.agent.wire.telemetry import Event as Event
 from ddptop.agent.wire.telemetry import Hang as Hang
 from ddptop.agent.wire.telemetry import Hello as Hello
 from ddptop.agent.wire.telemetry import Holding as Holding
+from ddptop.agent.wire.telemetry import ModuleSums as ModuleSums
 from ddptop.agent.wire.telemetry import NumberedSteps as NumberedSteps
 from ddptop.agent.wire.telemetry import Recorded as Recorded
 from ddptop.agent.wire.telemetry import Saved as Saved
@@ -185,4 +180,4 @@ from ddptop.agent.wire.telemetry import Telemetry as Telemetry
 from ddptop.agent.wire.telemetry import Threads as Threads
 from ddptop.agent.wire.telemetry import Verdict as Verdict
 from ddptop.agent.wire.telemetry import topic_of as topic_of
-from ddptop.agent.wire.verdict_kinds import VERDICT_KINDS as VERDICT_KINDS
+from ddptop.agent.wire.vocabulary.verdict_kinds import VERDICT_KINDS as VERDICT_KINDS

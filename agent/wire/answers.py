@@ -9,7 +9,6 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ddptop.agent.wire.checksums import Checksums
 from ddptop.agent.wire.diagnoses.memory import MemoryUse
 from ddptop.agent.wire.diagnoses.probes import Probed
 from ddptop.agent.wire.diagnoses.profiles import Profiled, ProfilePiece
@@ -29,7 +28,7 @@ from ddptop.agent.wire.message import (
     Span,
     Whole,
 )
-from ddptop.agent.wire.telemetry import Step, Steps
+from ddptop.agent.wire.telemetry import Checksums, Step, Steps
 
 MOST_OF_LOG: Final = 64 << 10
 """Bytes of one piece of a log."""
@@ -89,7 +88,7 @@ class Reply(Message, frozen=True, tag="reply"):
     took_ns: Moment | None = None
     """`Save`: the time that the script's function took."""
     refusal: Name = ""
-    """The kind of refusal, one of `agent.wire.refusals`; also of the reply in place of a rank that does not answer.
+    """The kind of refusal, one of `vocabulary.refusals`; also of the reply in place of a rank that does not answer.
     Empty: no special one."""
     parameters: Parameters | None = None
     """`Act` of a `checksum`: the parameters of all ranks at one step, compared."""

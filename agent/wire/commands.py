@@ -315,7 +315,7 @@ class History(Message, frozen=True, tag="history"):
 
     id: Whole
     metric: Label = ""
-    """A name of `agent.wire.numbers`. Empty: the answer is the `Extent` alone."""
+    """A name of `agent.wire.steps.numbers`. Empty: the answer is the `Extent` alone."""
     ranks: Annotated[tuple[Rank, ...], msgspec.Meta(max_length=1024)] | None = None
     """None: all."""
     first: Furthest = 0

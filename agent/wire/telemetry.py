@@ -9,10 +9,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ddptop.agent.wire.checksums import Checksums
 from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.message import Amount, Called, Count, Message, Moment, Pid, Rank, Size, Span, Whole
-from ddptop.agent.wire.verdict_kinds import VERDICT_KINDS
+from ddptop.agent.wire.vocabulary.verdict_kinds import VERDICT_KINDS
 
 PHASES: Final = ("data", "copy", "forward", "backward", "optimizer", "wait", "other")
 """Exclusive phases of a step; together they make up its wall time. `copy` is that of batches, and other tensors, from
@@ -44,6 +43,52 @@ summaries, and only the records of those ranks that somebody looks at."""
 def topic_of(topic: bytes, rank: int) -> bytes:
     """Return the topic of an observer that is of one rank alone: `rank/00017`."""
     return b"%s/%05d" % (topic, rank)
+
+
+MOST_SUMS: Final = 4096
+"""Tensors of a rank that are compared at most; further ones are left out, and that is said."""
+MOST_MODULES: Final = 64
+"""Modules of a rank that are compared at most."""
+
+
+class ModuleSums(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The checksums of one module, or of the parameters of one optimizer that are in no such module."""
+
+    group: Called
+    """Process group over which DDP keeps the module the same. Empty: it is not wrapped in DDP, and may differ."""
+    number: Count
+    """Consecutive number of the module in its group, from 0; the same on all ranks of the group."""
+    steps: Count
+    """Optimizer steps that these parameters have made: only checksums after the same number are comparable."""
+    layout: Called
+    """Digest of names, shapes, types and kind of device: only checksums of the same layout are comparable."""
+    sums: Annotated[bytes, msgspec.Meta(max_length=8 * MOST_SUMS)]
+    """A little-endian `int64` for each tensor, in the order of `names`."""
+    members: Count = 0
+    """Ranks of the group. 0: it is no group's."""
+    names: Annotated[tuple[Called, ...], msgspec.Meta(max_length=MOST_SUMS)] = ()
+    """Names of the tensors. Empty: they were sent before, and are sent again from time to time."""
+    sharded: Count = 0
+    """Parameters of which the rank has only a part (DTensor, FSDP); they are not compared."""
+    left_out: Count = 0
+    """Tensors that are not compared for another reason: beyond `MOST_SUMS`, sparse, or on another kind of device."""
+
+
+class Checksums(Message, frozen=True, tag="checksums"):
+    """All checksums that a rank has computed at the end of one step."""
+
+    rank: Rank
+    step: Count
+    """Optimizer steps completed."""
+    at_ns: Moment
+    """End of that step."""
+    modules: Annotated[tuple[ModuleSums, ...], msgspec.Meta(max_length=MOST_MODULES)] = ()
+    took_ns: Span = 0
+    """Time that the training thread spent on them."""
+    every: Count = 0
+    """They come after so many steps of the parameters. 0: only on request."""
+    generation: Count = 0
+    """Restart count of the group when the rank's process began."""
 
 
 class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -19,8 +19,8 @@ from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 
 from ddptop.agent import wire
-from ddptop.agent.client import settings
-from ddptop.agent.client.settings import Look, Settings, SettingsError, Thresholds
+from ddptop.agent.client.host import settings
+from ddptop.agent.client.host.settings import Look, Settings, SettingsError, Thresholds
 from ddptop.agent.client.start import run as start
 from ddptop.agent.client.start.request import RequestError
 from ddptop.agent.observer.model.changes import Changes

@@ -30,7 +30,7 @@ from textual.timer import Timer
 from textual.worker import WorkerFailed
 
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.settings import Settings, path
+from ddptop.agent.client.host.settings import Settings, path
 from ddptop.agent.client.watch import LONG_POLL_S
 from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.app.acting import Acted, Acting, Prepared

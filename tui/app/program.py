@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.client.settings import Settings
+from ddptop.agent.client.host.settings import Settings
 from ddptop.agent.text import clean_line
 from ddptop.tui.app.app import DEFAULT, DdptopApp
 from ddptop.tui.app.keys.hint import FirstHint

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from ddptop.agent.client import look
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.settings import Settings
+from ddptop.agent.client.host.settings import Settings
 from ddptop.agent.client.watch import Watch
 from ddptop.agent.wire import EACH_RECORD
 from ddptop.agent.wire.frames import ENDED

@@ -7,7 +7,7 @@ import os
 import sys
 from importlib import import_module
 
-from ddptop.agent.client.program import VERSION, quicken
+from ddptop.agent.client.host.program import VERSION, quicken
 from ddptop.agent.text import Complaint
 from ddptop.tui.cli.parsing import FAMILIES, Parser, complain
 

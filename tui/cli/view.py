@@ -16,8 +16,8 @@ from typing import Final
 from ddptop.agent.client import look
 from ddptop.agent.client.acting.actor import reached, who
 from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.host.settings import Settings
 from ddptop.agent.client.runs import Run, RunDirError
-from ddptop.agent.client.settings import Settings
 from ddptop.agent.client.watch import Watch
 from ddptop.agent.text import clean
 from ddptop.agent.wire.frames import ENDED

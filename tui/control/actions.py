@@ -13,7 +13,7 @@ from typing import Final
 
 from ddptop.agent.client.diagnoses import DIAGNOSES
 from ddptop.agent.wire.frames import ENDED
-from ddptop.agent.wire.refusals import REGISTRATION
+from ddptop.agent.wire.vocabulary.refusals import REGISTRATION
 from ddptop.trainers import CATALOGUE
 
 

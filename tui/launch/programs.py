@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ddptop.agent.client.program import isolated
+from ddptop.agent.client.host.program import isolated
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.rank.options import DESCRIBE, positive_number, whole_number
 from ddptop.tui.launch.options import AS_MODULE

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.client import state
+from ddptop.agent.client.host import state
 from ddptop.agent.client.start.request import Request
 from ddptop.agent.text import clean, masked_words
 from ddptop.agent.wire.incoming import Verbatim, cleaned

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.machine import HostLoad
+from ddptop.agent.client.host.machine import HostLoad
 from ddptop.agent.wire import VERDICT_KINDS, Verdict
 from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.drawing import units

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ddptop.agent.client import runs
 from ddptop.agent.client.acting.control import RunControl
-from ddptop.agent.client.machine import Machine
+from ddptop.agent.client.host.machine import Machine
 from ddptop.agent.client.start.request import Request
 from ddptop.agent.client.watch import Watch
 from ddptop.tui.drawing import units

@@ -17,7 +17,7 @@ from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.stacks import Stacks
-from ddptop.agent.wire.refusals import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
+from ddptop.agent.wire.vocabulary.refusals import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 
 if TYPE_CHECKING:
     from ddptop.agent.wire.diagnoses.kept import Kept

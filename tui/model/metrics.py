@@ -13,7 +13,7 @@ from typing import Final
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire.frames import RankFrame
-from ddptop.agent.wire.numbers import CUSTOM, OVER_TIME, RECORDED
+from ddptop.agent.wire.steps.numbers import CUSTOM, OVER_TIME, RECORDED
 from ddptop.tui.drawing import units
 
 Value = Callable[[RankFrame], float | None]

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import BinaryIO, Final
 
 from ddptop.agent.client.acting import actor
-from ddptop.agent.client.program import VERSION
+from ddptop.agent.client.host.program import VERSION
 from ddptop.agent.text import clean_line
 
 COMMAND_VARIABLE: Final = "DDPTOP_REMOTE"

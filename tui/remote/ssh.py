@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from ddptop.agent.client.settings import load_or_default
+from ddptop.agent.client.host.settings import load_or_default
 from ddptop.agent.text import clean_line
 from ddptop.tui.remote import errand
 from ddptop.tui.remote.target import Target, Unreachable

@@ -17,8 +17,8 @@ from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import clean
 from ddptop.agent.wire import Step
 from ddptop.agent.wire.frames import ENDED, RankFrame
-from ddptop.agent.wire.latencies import ALL_REDUCE
-from ddptop.agent.wire.numbers import WIDTHS_S
+from ddptop.agent.wire.steps.latencies import ALL_REDUCE
+from ddptop.agent.wire.steps.numbers import WIDTHS_S
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
 from ddptop.tui.drawing.lines import Page, Row, spread, width_of

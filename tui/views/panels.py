@@ -18,7 +18,7 @@ from textual.strip import Strip
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire import HELD
 from ddptop.agent.wire.frames import ENDED, RankFrame
-from ddptop.agent.wire.mesh import place_of
+from ddptop.agent.wire.vocabulary.mesh import place_of
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import PhaseCells, gauge, phase_cells, phase_row, sparkline
 from ddptop.tui.drawing.lines import Row, figure, fitted, spread, width_of

@@ -17,7 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.machine import HostLoad
+from ddptop.agent.client.host.machine import HostLoad
 from ddptop.agent.text import plural
 from ddptop.tui.control.actions import is_offered
 from ddptop.tui.drawing import units

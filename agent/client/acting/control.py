@@ -16,11 +16,12 @@ from typing import Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.client import runs, takeover
+from ddptop.agent.client import runs
 from ddptop.agent.client.acting import actor, membership, unobserved
 from ddptop.agent.client.acting.kill import Aim, Consent
 from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.client.acting.waiting import Waiting
+from ddptop.agent.client.sources import takeover
 from ddptop.agent.control import caller
 from ddptop.agent.control.hearing import SILENT_S
 from ddptop.agent.end.processes import find
@@ -28,7 +29,7 @@ from ddptop.agent.run import hosts, states
 from ddptop.agent.run.identity import ELSEWHERE, Process, identify, is_elsewhere
 from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 from ddptop.agent.wire.frames import ENDED
-from ddptop.agent.wire.refusals import Cancelled, Refused
+from ddptop.agent.wire.vocabulary.refusals import Cancelled, Refused
 
 _MOST_LOST: Final = 3
 """Observers of one run that end at a kill, after which it is done without one."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ddptop.agent.run.identity import Process, identify
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 Aim = int | Process | None
 """What a kill or a signal is meant for: a rank by its number, one process by its identity, or the whole run."""

@@ -22,7 +22,7 @@ from ddptop.agent.run.identity import ELSEWHERE, is_elsewhere, may_live
 from ddptop.agent.run.rundir import Process, Run, RunDir, RunDirError
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire.frames import ENDED
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 _RELEASE_S: Final = 1.0
 """Seconds for which the threads of an observer that was killed may still hold its claim."""

@@ -14,7 +14,7 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.client.history.asked import ALL_RANKS, EDGE_S, FAR, Asked, Sight
-from ddptop.agent.wire.numbers import WIDTHS_S, columns_for
+from ddptop.agent.wire.steps.numbers import WIDTHS_S, columns_for
 
 if TYPE_CHECKING:
     from ddptop.agent.client.history.stretches import Stretch

@@ -22,7 +22,7 @@ from ddptop.agent.control.caller import connect, of_rank
 from ddptop.agent.run.files import sparse
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean_line
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 TAIL: Final = 256 << 10
 """Bytes of the end of a log with which its copy begins."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from ddptop.agent.client import takeover
 from ddptop.agent.client.logs.copies import CopiedLogs
 from ddptop.agent.client.logs.excerpt import LogSource
 from ddptop.agent.client.logs.stream import LogStream, streams
+from ddptop.agent.client.sources import takeover
 from ddptop.agent.run.rundir import Member, RunDir
 from ddptop.agent.wire.frames import ENDED
 

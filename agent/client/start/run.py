@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.client import settings
+from ddptop.agent.client.host import settings
 from ddptop.agent.client.runs import Record, Run, named, tidy
 from ddptop.agent.client.start import checks
 from ddptop.agent.client.start import hosts as named_hosts

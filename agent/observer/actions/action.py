@@ -20,7 +20,7 @@ from ddptop.agent.run.diagnoses import DIAGNOSES
 from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import Process, RunDir
 from ddptop.agent.text import clean_line
-from ddptop.agent.wire.refusals import Cancelled, Hung, Refused
+from ddptop.agent.wire.vocabulary.refusals import Cancelled, Hung, Refused
 
 GOES_ON: Final = "cancelled; the run goes on"
 """The refusal of an action behind which all ranks make steps again."""

@@ -48,7 +48,7 @@ from ddptop.agent.run.diagnoses import DIAGNOSES
 from ddptop.agent.run.rundir import Process, RunDir, RunDirError
 from ddptop.agent.run.switches import thresholds
 from ddptop.agent.text import clean_line
-from ddptop.agent.wire.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard
+from ddptop.agent.wire.vocabulary.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard
 
 _log = logging.getLogger("ddptop.observer")
 

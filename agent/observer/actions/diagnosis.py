@@ -18,7 +18,7 @@ from ddptop.agent.observer.actions.pause import FARTHEST, PATIENCE_S
 from ddptop.agent.observer.actions.ranks import Ranks
 from ddptop.agent.record import diagnoses
 from ddptop.agent.text import ranks_in_spans, size
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 AHEAD: Final = (2, 16, 128, 1024)
 """Steps by which the chosen boundary is ahead of the furthest rank, at each attempt."""

@@ -13,7 +13,7 @@ from ddptop.agent.observer.judge.growth import cause_of, sentence
 from ddptop.agent.record import diagnoses
 from ddptop.agent.text import ranks_in_spans
 from ddptop.agent.wire.diagnoses.kept import Censused, RankMemory
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 _FREE: Final = 16 << 20
 """Bytes that the censuses of many ranks may take on the disk."""

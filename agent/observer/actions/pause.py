@@ -22,7 +22,7 @@ from ddptop.agent.observer.actions.ranks import INSIST_S, RENEW_S, AllEnded
 from ddptop.agent.text import plural, ranks_in_spans
 from ddptop.agent.wire import Beat, Reply, Saved
 from ddptop.agent.wire.frames import awaited
-from ddptop.agent.wire.refusals import Refused, Unheard, Unholdable, Unsavable
+from ddptop.agent.wire.vocabulary.refusals import Refused, Unheard, Unholdable, Unsavable
 
 PATIENCE_S: Final = 60.0
 """Seconds that a pause waits for the slowest rank to reach the step, and a step for the next progress."""

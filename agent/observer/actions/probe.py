@@ -21,7 +21,7 @@ from ddptop.agent.observer.judge import probe as judge
 from ddptop.agent.record import diagnoses
 from ddptop.agent.text import plural, ranks_in_spans
 from ddptop.agent.wire.diagnoses.probed import Connection, Experiments, Probe, Rank, typical
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 MOST_S: Final = 9.5
 """Seconds for which ranks are held at most; what goes on then ends soon, and ten are promised."""

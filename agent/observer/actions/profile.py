@@ -23,7 +23,7 @@ from ddptop.agent.record.profiles.parts import PARTS
 from ddptop.agent.run import hosts
 from ddptop.agent.run.switches.thresholds import Profile as Settings
 from ddptop.agent.text import clean_line, ranks_in_spans
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 STANDS_S: Final = 30.0
 """Seconds for which a rank is accused before the observer profiles it by itself."""

@@ -18,7 +18,7 @@ from ddptop.agent.run.rundir import Run, RunDirError
 from ddptop.agent.text import clean_line, ranks_in_spans
 from ddptop.agent.wire import Beat, Reply
 from ddptop.agent.wire.frames import ENDED
-from ddptop.agent.wire.refusals import Refused, Unheard
+from ddptop.agent.wire.vocabulary.refusals import Refused, Unheard
 
 ANSWER_S: Final = 2.0
 """A rank's agent answers within milliseconds, also while its training thread is busy."""

@@ -31,7 +31,7 @@ from ddptop.agent.observer.hosts.sides import (
 )
 from ddptop.agent.run.records import Member
 from ddptop.agent.wire import HostFrame
-from ddptop.agent.wire.refusals import Unheard
+from ddptop.agent.wire.vocabulary.refusals import Unheard
 
 FIRST_S: Final = 10.0
 """Seconds after the start in which the link may be made before it is said that there is none."""

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from ddptop.agent.run import detached, hosts
+from ddptop.agent.launcher import detached
+from ddptop.agent.run import hosts
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
 from ddptop.agent.text import plural

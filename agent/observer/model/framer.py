@@ -23,11 +23,10 @@ from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run import states
 from ddptop.agent.text import clean, span
 from ddptop.agent.wire import HELD, Beat
-from ddptop.agent.wire.frames import ENDED, AllReduce, Calls, RankFrame, RunFrame
-from ddptop.agent.wire.host_frames import NO_HOSTS, UNREPORTED, HostFrames
+from ddptop.agent.wire.frames import ENDED, NO_HOSTS, UNREPORTED, AllReduce, Calls, HostFrames, RankFrame, RunFrame
 from ddptop.agent.wire.hosts import HostFrame
-from ddptop.agent.wire.latencies import ALL_REDUCE
-from ddptop.agent.wire.numbers import AMOUNTS
+from ddptop.agent.wire.steps.latencies import ALL_REDUCE
+from ddptop.agent.wire.steps.numbers import AMOUNTS
 
 _MOVING: Final = frozenset({"running", "pausing"})
 """States in which steps are completed."""

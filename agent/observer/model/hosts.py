@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from ddptop.agent.run.states import has_other_hosts
-from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
+from ddptop.agent.wire.frames import NO_HOSTS, HostFrames
 from ddptop.agent.wire.hosts import HostFrame
 
 if TYPE_CHECKING:

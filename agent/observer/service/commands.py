@@ -28,7 +28,7 @@ from ddptop.agent.record.inbox import Asked
 from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.rundir import RunDir
-from ddptop.agent.wire.host_frames import HostFrames
+from ddptop.agent.wire.frames import HostFrames
 
 _OBEY_S: Final = 0.02
 """Seconds for commands in one turn; the others wait in their socket."""

@@ -23,7 +23,7 @@ from ddptop.agent.observer.hosts.elsewhere import Elsewhere, host_of
 from ddptop.agent.observer.inspection import inspections
 from ddptop.agent.observer.service.service import Service
 from ddptop.agent.run.files.private import check_socket
-from ddptop.agent.wire.refusals import Unheard
+from ddptop.agent.wire.vocabulary.refusals import Unheard
 
 PATIENCE_S: Final = 2.0
 """Seconds that a rank has for a command without a deadline."""

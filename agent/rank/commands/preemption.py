@@ -18,7 +18,7 @@ from ddptop.agent import wire
 from ddptop.agent.control import caller
 from ddptop.agent.rank.process.observing import replace_lost
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session

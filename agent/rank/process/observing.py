@@ -13,8 +13,8 @@ import threading
 import time
 from typing import Final
 
+from ddptop.agent.launcher import detached
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.run import detached
 from ddptop.agent.run.identity import is_alive, may_live
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.frames import ENDED

@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ddptop.agent.wire import Step, Summary
-from ddptop.agent.wire.latencies import ALL_REDUCE, KINDS, latencies_of, percentiles
-from ddptop.agent.wire.numbers import AMOUNTS, SPAN_FIELDS
+from ddptop.agent.wire.steps.latencies import ALL_REDUCE, KINDS, latencies_of, percentiles
+from ddptop.agent.wire.steps.numbers import AMOUNTS, SPAN_FIELDS
 
 LATENCIES: Final = 512
 """Recent collectives of a kind over which the latencies of a summary are computed."""

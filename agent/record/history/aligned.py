@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.wire import AlignedStep, Collective, Split, Step
-from ddptop.agent.wire.host_frames import Clock
+from ddptop.agent.wire.frames import Clock
 
 _PAIRWISE: Final = frozenset({"send", "recv"})
 """Not done by all ranks of a group, so there is no last one."""

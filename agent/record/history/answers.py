@@ -17,8 +17,8 @@ from ddptop.agent.record.history.question import Question, nothing
 from ddptop.agent.record.history.stored import Stored
 from ddptop.agent.record.history.whole import WholeSteps
 from ddptop.agent.run.files.database import DAMAGE, is_locked
-from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
-from ddptop.agent.wire.numbers import OVER_TIME, WIDTHS_S, columns_for
+from ddptop.agent.wire.frames import NO_HOSTS, HostFrames
+from ddptop.agent.wire.steps.numbers import OVER_TIME, WIDTHS_S, columns_for
 
 MOST_CELLS: Final = 1 << 19
 """Columns of all ranks together in one answer: 512 columns of 1,024 ranks, 10 MB."""

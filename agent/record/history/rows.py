@@ -17,7 +17,7 @@ import numpy as np
 
 from ddptop.agent import wire
 from ddptop.agent.record.history.series import Buckets, Floats, Whole
-from ddptop.agent.wire.numbers import CUSTOM, MOST_COLUMNS, MOST_NAMES, NUMBERS, OVER_TIME, RECORDED
+from ddptop.agent.wire.steps.numbers import CUSTOM, MOST_COLUMNS, MOST_NAMES, NUMBERS, OVER_TIME, RECORDED
 
 FORM: Final = 1
 """Number of the form of `Progress` and of the table of buckets; another one is not read."""

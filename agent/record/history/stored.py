@@ -22,7 +22,7 @@ from ddptop.agent.record.history.rows import FORM, Progress, Rows
 from ddptop.agent.record.history.series import Buckets, Floats, Series, Whole, together
 from ddptop.agent.record.history.whole import WholeSteps
 from ddptop.agent.wire.incoming import clean_name
-from ddptop.agent.wire.numbers import CUSTOM, MOST_NAMES, RECORDED, columns_for
+from ddptop.agent.wire.steps.numbers import CUSTOM, MOST_NAMES, RECORDED, columns_for
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS

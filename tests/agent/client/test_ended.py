@@ -25,7 +25,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import Ended, Member, Run, RunDir
 from ddptop.agent.wire.frames import EventLine, RankFrame, RunFrame
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 NOBODY = Process(2**22 + 1, 1.0)
 now = [0.0]

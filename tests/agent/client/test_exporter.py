@@ -44,7 +44,7 @@ def test_a_live_run_is_exported(runtime: Path) -> None:
 
 def test_the_example_of_the_manual_runs(runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Here where there is no run."""
-    (code,) = re.findall(r"```python\n(.*?)```", pages.read("python"), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", pages.read("json"), re.DOTALL)
     assert all(module.startswith("ddptop.agent.client") for module in imported(code))
-    exec(compile(code, "python.md", "exec"), {})
+    exec(compile(code, "json.md", "exec"), {})
     assert capsys.readouterr().out == ""

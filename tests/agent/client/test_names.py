@@ -11,7 +11,7 @@ from support.values.watches import watched
 from ddptop.agent.client.watch import Watch
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 
 @pytest.fixture(autouse=True)

@@ -356,8 +356,8 @@ def test_without_roots_rights_nothing_of_others_is_looked_at(place: Path) -> Non
     give(place)
     code = (
         "import os, sys, zmq, psutil, msgspec\n"
-        "from ddptop.agent.client import takeover\n"
-        "from ddptop.agent.client import settings\n"
+        "from ddptop.agent.client.sources import takeover\n"
+        "from ddptop.agent.client.host import settings\n"
         "from ddptop.agent.client import other_users\nfrom ddptop.tui.cli import main, view\n"
         "from ddptop.tui.cli.output import status\n"
         "os.setgroups([]); os.setgid(4321); os.setuid(4321)\n"
@@ -375,7 +375,7 @@ def test_there_is_one_thread_when_it_forks() -> None:
         "import os\n"
         "from pathlib import Path\n"
         "from ddptop.agent.run import rundir\n"
-        "from ddptop.agent.client import settings\n"
+        "from ddptop.agent.client.host import settings\n"
         "from ddptop.tui.cli.verbs import listing\n"
         "def fork():\n"
         "    print(len(os.listdir('/proc/self/task')))\n"

@@ -25,7 +25,7 @@ from ddptop.agent.client.stacks import MOST_ASKED, RunInspector, Stacks
 from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Ended, Run
-from ddptop.agent.wire.refusals import Unheard
+from ddptop.agent.wire.vocabulary.refusals import Unheard
 from ddptop.tui.link.source import Refused
 
 Answer = Callable[[int, wire.Inspect], wire.Reply | None]

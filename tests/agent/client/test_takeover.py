@@ -23,11 +23,12 @@ from support.processes import supervised
 from support.processes.supervised import events, over, running
 
 from ddptop.agent import wire
-from ddptop.agent.client import runs, takeover
+from ddptop.agent.client import runs
+from ddptop.agent.client.sources import takeover
 from ddptop.agent.end import survey
-from ddptop.agent.launcher import observers
+from ddptop.agent.launcher import detached, observers
 from ddptop.agent.record.recording import read_ranks
-from ddptop.agent.run import detached, rundir
+from ddptop.agent.run import rundir
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import is_stopped

@@ -22,7 +22,7 @@ from support.values.watches import watched
 from ddptop.agent import wire
 from ddptop.agent.client import look
 from ddptop.agent.client.frame import whole
-from ddptop.agent.client.subscription import MOST_WATCHED, Subscription
+from ddptop.agent.client.sources.subscription import MOST_WATCHED, Subscription
 from ddptop.agent.client.watch import START_S, Watch
 from ddptop.agent.end import survey
 from ddptop.agent.run import rundir

@@ -21,7 +21,16 @@ from ddptop.agent.control import caller
 from ddptop.agent.observer.model.situation import Supervision
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
-from ddptop.agent.wire.refusals import Awaiting, Busy, Cancelled, Hung, Refused, Unheard, Unholdable, Unsavable
+from ddptop.agent.wire.vocabulary.refusals import (
+    Awaiting,
+    Busy,
+    Cancelled,
+    Hung,
+    Refused,
+    Unheard,
+    Unholdable,
+    Unsavable,
+)
 
 RUN = Run("calls", "id", "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, state="running")
 

@@ -18,8 +18,8 @@ from support.processes.supervised import events, over, running
 
 from ddptop.agent import wire
 from ddptop.agent.client.acting import unobserved
+from ddptop.agent.client.host.settings import Settings
 from ddptop.agent.client.runs import Run
-from ddptop.agent.client.settings import Settings
 from ddptop.agent.end import survey
 from ddptop.agent.launcher import launcher
 from ddptop.agent.record import recording

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,9 +149,15 @@ def test_that_a_rank_is_held_is_published_at_once(rank: Rank, monkeypatch: pytes
 
     assert gate.promise("t", 60.0) == 1
     until(lambda: hold() == wire.Holding(1, "t", False, False), "the promise")
+    turned, tick = threading.Event(), rank.session.tick
+
+    def turn() -> None:
+        tick()
+        turned.set()
+
+    monkeypatch.setattr(rank.session, "tick", turn)
     monkeypatch.setattr(module, "PERIOD_S", 3600.0)
-    # The turn that was due before.
-    time.sleep(5 * PERIOD_S)
+    until(turned.is_set, "the turn that was due before")
 
     def train() -> None:
         gate.completed += 1

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from support.harness import WAIT, started, until
 
-from ddptop.agent.client import takeover
+from ddptop.agent.client.sources import takeover
 from ddptop.agent.end import survey
 from ddptop.agent.run import identity, rundir
 from ddptop.agent.run.identity import ELSEWHERE, Process, identify, is_alive, is_elsewhere, is_stopped, may_live

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.machine import GpuLoad, HostLoad
+from ddptop.agent.client.host.machine import GpuLoad, HostLoad
 from ddptop.agent.client.start.request import Request
 from ddptop.tui.launch.programs import Option
 from ddptop.tui.link.fleet import Listing, RunLine, line_of

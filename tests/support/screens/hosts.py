@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.wire.host_frames import HostFrames
+from ddptop.agent.wire.frames import HostFrames
 from ddptop.agent.wire.hosts import HostFrame
 from support.screens.frames import NOW, MovingSource, frame
 

@@ -18,8 +18,8 @@ from ddptop.agent.record.history.answers import answer
 from ddptop.agent.record.history.question import Question, nothing
 from ddptop.agent.record.history.series import Floats, Series, Whole
 from ddptop.agent.record.history.stored import Writer
-from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
-from ddptop.agent.wire.numbers import WIDTHS_S
+from ddptop.agent.wire.frames import NO_HOSTS, HostFrames
+from ddptop.agent.wire.steps.numbers import WIDTHS_S
 
 
 class Kept:

@@ -24,7 +24,7 @@ from textual.widgets import Button, Static
 
 from ddptop.agent.client.acting.kill import Aim, Consent
 from ddptop.agent.client.acting.waiting import Waiting
-from ddptop.agent.client.settings import Settings
+from ddptop.agent.client.host.settings import Settings
 from ddptop.agent.client.watch import LONG_POLL_S
 from ddptop.agent.wire.frames import STATES
 from ddptop.tui.app.app import DdptopApp

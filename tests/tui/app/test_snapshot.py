@@ -18,7 +18,7 @@ from support.harness import until as wait
 from support.screens.dashboards import dashboard, seen, until
 from support.screens.frames import EVIL, StillSource, frame, history_of
 
-from ddptop.agent.client.settings import Look, Settings
+from ddptop.agent.client.host.settings import Look, Settings
 from ddptop.agent.text import clean
 from ddptop.tui.app import snapshot
 from ddptop.tui.link.source import Refused

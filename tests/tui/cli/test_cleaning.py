@@ -17,7 +17,8 @@ from typing import NamedTuple
 import pytest
 from support.harness import DDPTOP
 
-from ddptop.agent.client import runs, settings
+from ddptop.agent.client import runs
+from ddptop.agent.client.host import settings
 from ddptop.agent.client.start import run as start
 from ddptop.agent.launcher import observers
 from ddptop.agent.run import rundir

@@ -12,7 +12,7 @@ from support.screens.frames import frame, rank_frame
 
 from ddptop.agent.client import runs
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.settings import Settings
+from ddptop.agent.client.host.settings import Settings
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.frames import RankFrame
 from ddptop.tui.cli import view

@@ -14,7 +14,7 @@ import pytest
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.run import rundir
-from ddptop.agent.wire.refusals import Cancelled, Hung
+from ddptop.agent.wire.vocabulary.refusals import Cancelled, Hung
 from ddptop.tui.cli.main import main
 from ddptop.tui.cli.verbs.options import LiveLine
 

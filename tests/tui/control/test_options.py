@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.client import state
+from ddptop.agent.client.host import state
 from ddptop.agent.client.runs import Run
 from ddptop.agent.client.start import run as start
 from ddptop.agent.client.start.checks import CHECKS

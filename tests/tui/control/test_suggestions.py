@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.client import state
+from ddptop.agent.client.host import state
 from ddptop.agent.client.start.request import Request
 from ddptop.agent.launcher import observers
 from ddptop.agent.text import MASK

@@ -23,7 +23,7 @@ from textual.pilot import Pilot
 from textual.theme import Theme
 
 import ddptop.tui.drawing.theme
-from ddptop.agent.client.settings import Look, Settings
+from ddptop.agent.client.host.settings import Look, Settings
 from ddptop.agent.wire.frames import STATES
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing import glyphs
@@ -199,7 +199,7 @@ from pathlib import Path
 sys.path.insert(0, {str(TESTS)!r})
 from support.screens.frames import StillSource, frame
 from ddptop.tui.app.app import DdptopApp
-from ddptop.agent.client.settings import Look, Settings
+from ddptop.agent.client.host.settings import Look, Settings
 async def main(color):
     app = DdptopApp(StillSource(frame()), settings=Settings(look=Look(color=color)))
     async with app.run_test(size=(80, 24)):

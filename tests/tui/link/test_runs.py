@@ -8,7 +8,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from ddptop.agent.client.machine import Machine
+from ddptop.agent.client.host.machine import Machine
 
 
 class Times(NamedTuple):

@@ -14,7 +14,7 @@ from textual.widgets import Input, OptionList, Static
 
 from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.run.identity import Process
-from ddptop.agent.wire.numbers import RECORDED
+from ddptop.agent.wire.steps.numbers import RECORDED
 from ddptop.tui.model.metrics import offered
 from ddptop.tui.screens.dialogs.pickers import ColumnsDialog, MetricPicker, ProcessMenu, SignalMenu
 from ddptop.tui.views.table.columns import columns_of

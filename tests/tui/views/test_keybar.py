@@ -12,7 +12,7 @@ from support.screens.fleets import FleetSource, StillFleet
 from support.screens.frames import NOW, StillSource, frame
 
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.settings import Settings
+from ddptop.agent.client.host.settings import Settings
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys import keymap
 from ddptop.tui.drawing.lines import width_of

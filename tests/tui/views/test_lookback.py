@@ -18,7 +18,7 @@ from textual.screen import Screen
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire import Collective, Step
-from ddptop.agent.wire.numbers import WIDTHS_S
+from ddptop.agent.wire.steps.numbers import WIDTHS_S
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, SHADE_SIGNS, SHADES, ink

@@ -13,7 +13,7 @@ from ddptop.agent import wire
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.rundir import Run
-from ddptop.agent.wire.mesh import place_of
+from ddptop.agent.wire.vocabulary.mesh import place_of
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, Ink

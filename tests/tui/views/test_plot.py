@@ -23,7 +23,7 @@ from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire import Step
 from ddptop.agent.wire.frames import ENDED, STATES, EventLine
 from ddptop.agent.wire.incoming import clean_name
-from ddptop.agent.wire.numbers import CUSTOM
+from ddptop.agent.wire.steps.numbers import CUSTOM
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import Drawn
 from ddptop.tui.screens.dialogs.pickers import MetricPicker

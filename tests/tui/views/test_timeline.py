@@ -11,7 +11,7 @@ import pytest
 
 from ddptop.agent.record.history.aligned import Clocks, align
 from ddptop.agent.wire import Collective, Step
-from ddptop.agent.wire.host_frames import Clock
+from ddptop.agent.wire.frames import Clock
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, ink

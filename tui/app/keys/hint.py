@@ -11,8 +11,8 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from ddptop.agent.client import state
 from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.host import state
 from ddptop.agent.wire.frames import ENDED
 
 QUIET_S: Final = 30.0

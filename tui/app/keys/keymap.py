@@ -18,7 +18,7 @@ from textual.dom import DOMNode
 from textual.keys import Keys, format_key
 from textual.screen import Screen
 
-from ddptop.agent.client.settings import SettingsError, path
+from ddptop.agent.client.host.settings import SettingsError, path
 from ddptop.tui.app.keys.counting import DIGITS, PASSING
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.plot import PlottedScreen

@@ -13,9 +13,10 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.client import runs, settings
+from ddptop.agent.client import runs
 from ddptop.agent.client.acting.actor import who
-from ddptop.agent.client.program import limit_memory
+from ddptop.agent.client.host import settings
+from ddptop.agent.client.host.program import limit_memory
 from ddptop.agent.client.watch import Watch
 from ddptop.tui.app.program import run_dashboard
 

@@ -22,7 +22,7 @@ from aiohttp import WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 from textual_serve.server import Server
 
-from ddptop.agent.client.program import isolated
+from ddptop.agent.client.host.program import isolated
 from ddptop.tui.app.web.browsertab import END_S, Tab, cells
 
 ADDRESS: Final = "127.0.0.1"

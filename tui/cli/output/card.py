@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
-from ddptop.agent.wire.frames import RankFrame
-from ddptop.agent.wire.host_frames import UNREPORTED
+from ddptop.agent.wire.frames import UNREPORTED, RankFrame
 from ddptop.tui.cli.output.plain import progress, throughput
 from ddptop.tui.cli.output.status import remark
 from ddptop.tui.drawing.units import DASH, collective, count, loss, milliseconds

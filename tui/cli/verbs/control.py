@@ -283,7 +283,7 @@ def _kill(options: argparse.Namespace) -> int:
     from ddptop.agent.client.acting.control import RunControl
     from ddptop.agent.client.acting.kill import process_of
     from ddptop.agent.client.runs import RunDirError
-    from ddptop.agent.wire.refusals import Refused
+    from ddptop.agent.wire.vocabulary.refusals import Refused
 
     try:
         run = chosen(options.run)

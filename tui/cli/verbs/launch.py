@@ -153,7 +153,7 @@ def requested(options: argparse.Namespace, who: str) -> Request:
 
 def _run(options: argparse.Namespace) -> int:
     from ddptop.agent.client.acting.actor import who
-    from ddptop.agent.client.program import isolated
+    from ddptop.agent.client.host.program import isolated
     from ddptop.agent.client.start import run as start
     from ddptop.agent.client.start.request import RequestError
     from ddptop.trainers import CATALOGUE

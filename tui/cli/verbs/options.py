@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ddptop.tui.cli.parsing import as_called, complain
 
 if TYPE_CHECKING:
+    from ddptop.agent.client.host.settings import Settings
     from ddptop.agent.client.runs import Run
-    from ddptop.agent.client.settings import Settings
     from ddptop.tui.cli.parsing import Parser
 
 Verbs = Any
@@ -124,7 +124,7 @@ def configured(options: argparse.Namespace) -> Settings:
     """
     import msgspec
 
-    from ddptop.agent.client import settings
+    from ddptop.agent.client.host import settings
 
     found = settings.load()
     if found.keys:

@@ -62,7 +62,7 @@ def _help(options: argparse.Namespace) -> int:
 def _config(_: argparse.Namespace) -> int:
     import msgspec
 
-    from ddptop.agent.client import settings
+    from ddptop.agent.client.host import settings
     from ddptop.agent.text import clean
     from ddptop.tui.app.app import DdptopApp
     from ddptop.tui.app.keys import keymap

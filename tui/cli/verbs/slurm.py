@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from ddptop.agent.client import runs
-from ddptop.agent.client.program import isolated
+from ddptop.agent.client.host.program import isolated
 from ddptop.agent.client.start import run, slurm
 from ddptop.agent.client.start.request import Request
 from ddptop.agent.text import plural
@@ -23,7 +23,7 @@ from ddptop.tui.launch.launch import resumed
 from ddptop.tui.launch.target import target
 
 if TYPE_CHECKING:
-    from ddptop.agent.client.settings import Settings
+    from ddptop.agent.client.host.settings import Settings
 
 _POLL_S: Final = 0.1
 _REFUSED: Final = 2

@@ -25,7 +25,7 @@ from textual.widgets.option_list import Option
 
 from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.text import clean
-from ddptop.agent.wire.numbers import CUSTOM
+from ddptop.agent.wire.steps.numbers import CUSTOM
 from ddptop.tui.control import signals
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of

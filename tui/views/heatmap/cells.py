@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from ddptop.agent.client.history.numbers import AskedTime
-from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
+from ddptop.agent.wire.frames import NO_HOSTS, HostFrames
 from ddptop.tui.model.metrics import METRICS
 from ddptop.tui.views.heatmap import scale
 from ddptop.tui.views.heatmap.scale import Cells

@@ -16,7 +16,7 @@ from textual.strip import Strip
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire.frames import ENDED
-from ddptop.agent.wire.numbers import WIDTHS_S
+from ddptop.agent.wire.steps.numbers import WIDTHS_S
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.theme import SHADE_SIGNS, SHADES

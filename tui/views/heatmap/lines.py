@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rich.segment import Segment
 from rich.style import Style
 
-from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
-from ddptop.agent.wire.numbers import WIDTHS_S
+from ddptop.agent.wire.frames import NO_HOSTS, HostFrames
+from ddptop.agent.wire.steps.numbers import WIDTHS_S
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, packed, spread, width_of
 from ddptop.tui.drawing.theme import NOT_FINITE, SHADE_SIGNS, SHADES, Ink

@@ -15,7 +15,7 @@ import numpy as np
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.history.columns import Columns, Numbers, columns_of
-from ddptop.agent.wire.numbers import RECORDED
+from ddptop.agent.wire.steps.numbers import RECORDED
 from ddptop.tui.drawing.theme import RANK_HUES
 from ddptop.tui.model.metrics import Metric, metric_named
 from ddptop.tui.views.plot import curves

@@ -28,7 +28,7 @@ from textual_plot.plot_widget import Legend
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire.frames import ENDED
-from ddptop.agent.wire.numbers import CUSTOM
+from ddptop.agent.wire.steps.numbers import CUSTOM
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.theme import Ink, ink

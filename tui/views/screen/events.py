@@ -14,8 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Region
 
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.wire.frames import EventLine
-from ddptop.agent.wire.host_frames import NO_HOSTS
+from ddptop.agent.wire.frames import NO_HOSTS, EventLine
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.filtered import Filtered
 from ddptop.tui.drawing.keynames import keys_of

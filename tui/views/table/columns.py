@@ -18,7 +18,7 @@ from rich.style import Style
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire.frames import ENDED, RankFrame
-from ddptop.agent.wire.mesh import order_of, place_of
+from ddptop.agent.wire.vocabulary.mesh import order_of, place_of
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import phase_bar
 from ddptop.tui.drawing.lines import Row, figure, fitted

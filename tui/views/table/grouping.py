@@ -14,7 +14,7 @@ from rich.segment import Segment
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import plural
-from ddptop.agent.wire.host_frames import HostFrames
+from ddptop.agent.wire.frames import HostFrames
 from ddptop.agent.wire.hosts import HostFrame
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, figure, packed

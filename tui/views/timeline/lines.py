@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from ddptop.agent.text import plural
-from ddptop.agent.wire.host_frames import NO_HOSTS, HostFrames
+from ddptop.agent.wire.frames import NO_HOSTS, HostFrames
 from ddptop.agent.wire.hosts import HostFrame
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, packed, spread

@@ -11,9 +11,9 @@ from typing import Any
 from ddptop.agent.observer.model.ranks.rank import RankModel, rate_of
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES, Beat
-from ddptop.agent.wire.latencies import KINDS
-from ddptop.agent.wire.mesh import replica_of
-from ddptop.agent.wire.numbers import AMOUNTS
+from ddptop.agent.wire.steps.latencies import KINDS
+from ddptop.agent.wire.steps.numbers import AMOUNTS
+from ddptop.agent.wire.vocabulary.mesh import replica_of
 
 _Times = tuple[float | None, ...]
 """Of one rank, in ms: a step, and the phases of it in the order of `PHASES`."""

@@ -15,8 +15,8 @@ from ddptop.agent.run.rundir import Member
 from ddptop.agent.run.switches.thresholds import Thresholds
 from ddptop.agent.text import clean, plural
 from ddptop.agent.wire import HELD, Beat, Hello, RankFrame, Step, Summary
-from ddptop.agent.wire.latencies import ALL_REDUCE, KINDS, latencies_of
-from ddptop.agent.wire.numbers import AMOUNTS
+from ddptop.agent.wire.steps.latencies import ALL_REDUCE, KINDS, latencies_of
+from ddptop.agent.wire.steps.numbers import AMOUNTS
 
 DEFAULT = Thresholds()
 LOSSES = 240

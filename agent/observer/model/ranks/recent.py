@@ -13,10 +13,11 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
-from ddptop.agent.wire import DEVICE_PHASES, PHASES, Step, numbers
+from ddptop.agent.wire import DEVICE_PHASES, PHASES, Step
 from ddptop.agent.wire.frames import RankFrame
-from ddptop.agent.wire.latencies import percentiles_of_ordered
-from ddptop.agent.wire.numbers import AMOUNTS
+from ddptop.agent.wire.steps import numbers
+from ddptop.agent.wire.steps.latencies import percentiles_of_ordered
+from ddptop.agent.wire.steps.numbers import AMOUNTS
 
 HELD: Final = 512
 """Steps, and latencies, of which the newest are held."""

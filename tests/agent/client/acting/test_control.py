@@ -16,17 +16,17 @@ from support.fakes.observers import Observer, observed
 from support.harness import WAITING, until
 
 from ddptop.agent import wire
-from ddptop.agent.client import takeover
 from ddptop.agent.client.acting import control as module
 from ddptop.agent.client.acting import unobserved
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.client.acting.kill import Consent
+from ddptop.agent.client.sources import takeover
 from ddptop.agent.control import caller
 from ddptop.agent.end import survey
 from ddptop.agent.observer.model.situation import Supervision
 from ddptop.agent.run.identity import identify, is_stopped
 from ddptop.agent.run.rundir import Process, Run, RunDir
-from ddptop.agent.wire.refusals import Refused, Unheard
+from ddptop.agent.wire.vocabulary.refusals import Refused, Unheard
 
 RUN = Run("asked", "id", "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, state="running")
 GONE = Process(2**22 + 1, 1.0)
@@ -269,7 +269,7 @@ def test_a_kill_does_not_wait_for_observers_that_end_one_after_the_other(
         threading.Thread(target=started[-1].wait).start()
 
     monkeypatch.setattr(takeover, "_start", start)
-    monkeypatch.setattr("ddptop.agent.run.detached.is_due", lambda _: False)
+    monkeypatch.setattr("ddptop.agent.launcher.detached.is_due", lambda _: False)
     observer.directory.update(observer=GONE)
     lines: list[str] = []
     control = RunControl(observer.directory, observer.directory.read(), "ada")

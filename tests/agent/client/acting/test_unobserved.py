@@ -17,7 +17,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.identity import boot, namespace
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 from ddptop.tui.cli.main import main
 
 GONE = Process(2**22 + 1, 1.0)

@@ -21,7 +21,7 @@ from ddptop.agent.observer.actions.profile import OnVerdict
 from ddptop.agent.run.identity import identify
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.switches.thresholds import Profile
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 HUNG = wire.Verdict(1, "hang", "rank 1 hangs: it is stopped by SIGSTOP · 1,012 s", 1, hang=wire.Hang("stopped", (1,)))
 

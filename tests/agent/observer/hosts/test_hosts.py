@@ -26,7 +26,7 @@ from ddptop.agent.record.recording import read_events, read_frames, read_verdict
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import Rendezvous
 from ddptop.agent.run.rundir import RunDir
-from ddptop.agent.wire.refusals import Unheard
+from ddptop.agent.wire.vocabulary.refusals import Unheard
 
 Look = Callable[..., Onlooker]
 ALL_RANKS = wire.TOPIC_RANK + b"/"

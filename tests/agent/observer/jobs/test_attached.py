@@ -16,10 +16,11 @@ from support.harness import WAIT, WAITING, carriers, ddptop, until
 from support.processes.supervised import events
 from support.values.recordings import read_history
 
-from ddptop.agent.client import takeover
+from ddptop.agent.client.sources import takeover
 from ddptop.agent.end import survey
+from ddptop.agent.launcher import detached
 from ddptop.agent.observer.jobs.attached import Attached
-from ddptop.agent.run import detached, ends, rundir
+from ddptop.agent.run import ends, rundir
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import table
 from ddptop.agent.run.rundir import Process, RunDir, identify, is_alive

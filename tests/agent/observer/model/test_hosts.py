@@ -15,7 +15,7 @@ from ddptop.agent.observer.model.situation import Liveness
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.records import Member, Run
-from ddptop.agent.wire.host_frames import HostFrames
+from ddptop.agent.wire.frames import HostFrames
 from ddptop.tui.model.sentences import not_linked, unheard_hosts, with_rank
 
 NOW = 1_800_000_000.0

@@ -29,7 +29,7 @@ from ddptop.agent.record.inbox import Asked
 from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.record.recording import read_events
 from ddptop.agent.run.rundir import Process, RunDir
-from ddptop.agent.wire.refusals import Unheard
+from ddptop.agent.wire.vocabulary.refusals import Unheard
 
 
 @pytest.fixture

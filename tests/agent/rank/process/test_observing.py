@@ -12,9 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ddptop.agent.launcher import detached
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.process import observing
-from ddptop.agent.run import detached, rundir
+from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Process, Run, RunDir, identify
 
 GONE = Process(2**22 + 1, 1.0)

@@ -17,7 +17,7 @@ from support.values.histories import Kept
 from ddptop.agent import wire
 from ddptop.agent.record.history.answers import MOST_CELLS
 from ddptop.agent.record.history.columns import Table, table_of
-from ddptop.agent.wire.numbers import CUSTOM
+from ddptop.agent.wire.steps.numbers import CUSTOM
 
 BASE_S = 1_800_000_000
 

@@ -12,7 +12,7 @@ from support.values.histories import Kept
 from support.values.steps import BASE, SECOND, step
 
 from ddptop.agent.wire import EACH_RECORD, Step, Summary
-from ddptop.agent.wire.numbers import MOST_COLUMNS, WIDTHS_S, columns_for
+from ddptop.agent.wire.steps.numbers import MOST_COLUMNS, WIDTHS_S, columns_for
 from ddptop.tui.model.metrics import METRICS
 
 

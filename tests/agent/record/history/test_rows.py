@@ -11,7 +11,7 @@ import pytest
 from support.values.histories import Kept
 
 from ddptop.agent import wire
-from ddptop.agent.wire.numbers import CUSTOM, MOST_NAMES, RECORDED
+from ddptop.agent.wire.steps.numbers import CUSTOM, MOST_NAMES, RECORDED
 from ddptop.tui.model.metrics import metric_named
 
 

@@ -14,7 +14,7 @@ from support.locking import held
 from ddptop.agent import wire
 from ddptop.agent.record.history.answers import answer, from_file
 from ddptop.agent.record.history.stored import Writer, steps_for
-from ddptop.agent.wire.numbers import CUSTOM
+from ddptop.agent.wire.steps.numbers import CUSTOM
 
 BASE_S = 1_800_000_000
 WORLD = 3

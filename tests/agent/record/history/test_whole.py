@@ -15,7 +15,7 @@ from ddptop.agent import wire
 from ddptop.agent.record import recording
 from ddptop.agent.record.history.answers import MOST_CALLS, from_file
 from ddptop.agent.record.history.whole import LEAST, RECORDS, WholeSteps
-from ddptop.agent.wire.host_frames import HostFrames
+from ddptop.agent.wire.frames import HostFrames
 from ddptop.agent.wire.hosts import HostFrame
 
 MS = 10**6

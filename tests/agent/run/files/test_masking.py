@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from support.harness import WAIT, started, until
 
 from ddptop.agent import text
-from ddptop.agent.client import runs, state
+from ddptop.agent.client import runs
 from ddptop.agent.client.acting import membership
+from ddptop.agent.client.host import state
 from ddptop.agent.client.start import checks
 from ddptop.agent.client.start import run as start
 from ddptop.agent.client.start.request import Request

@@ -17,6 +17,7 @@ from support.fakes.events import SaidEvents
 
 from ddptop.agent import wire
 from ddptop.agent.end import freezer
+from ddptop.agent.launcher import detached
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection.profiling import Profiling
 from ddptop.agent.rank.process import crashes
@@ -25,13 +26,13 @@ from ddptop.agent.rank.records.stamps import Stamps
 from ddptop.agent.record import diagnoses, recording
 from ddptop.agent.record.logs import Logs
 from ddptop.agent.record.ring import Ring
-from ddptop.agent.run import detached, ends, hosts, rundir
+from ddptop.agent.run import ends, hosts, rundir
 from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.files.database import DAMAGE
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.rundir import Member, Process, Run, RunDir, RunDirError
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 RUN: Final = Run("run", "id", "x.py", (), 1, None, None, 1, True, state="finished")
 MEMBER: Final = Member(0, 0, 1, Process(1, 1.0), "h", 0, "", "", None)

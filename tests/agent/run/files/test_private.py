@@ -18,7 +18,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.files import marks, private
 from ddptop.agent.run.files.private import Claim, RunDirError
 from ddptop.agent.run.rundir import Run, RunDir
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 NOBODY = 65534
 

@@ -22,7 +22,7 @@ from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.record import diagnoses
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.diagnoses.probed import Probe
-from ddptop.agent.wire.refusals import Cancelled, Refused
+from ddptop.agent.wire.vocabulary.refusals import Cancelled, Refused
 
 SCRIPT = """
 import hashlib, random, sys, time

@@ -12,7 +12,7 @@ from support.screens.frames import NOW, StillSource, frame, verdict_frame
 from textual.pilot import Pilot
 
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.settings import Look, Settings
+from ddptop.agent.client.host.settings import Look, Settings
 from ddptop.agent.client.start.request import Request
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys.hint import QUIET_S, FirstHint

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import OptionList
 
-from ddptop.agent.client.settings import Settings
+from ddptop.agent.client.host.settings import Settings
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.keys import keymap
 from ddptop.tui.screens.lists import LogScreen

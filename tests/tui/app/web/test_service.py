@@ -264,7 +264,7 @@ async def test_idle_connections_do_not_lock_the_owner_out(monkeypatch: pytest.Mo
 def test_memory_of_a_tab_is_limited() -> None:
     """What it has at its start is no part of it; what comes on top is, and ends with an error and not the machine."""
     code = (
-        "from ddptop.agent.client.program import limit_memory\n"
+        "from ddptop.agent.client.host.program import limit_memory\n"
         "limit_memory(64 << 20)\n"
         "small = bytearray(16 << 20)\n"
         "try: bytearray(256 << 20)\n"

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 from support.values.hostile import PIECES, marks
 
-from ddptop.agent.client import runs, takeover
+from ddptop.agent.client import runs
 from ddptop.agent.client.logs.lines import Level
 from ddptop.agent.client.logs.matching import ALL, Wanted
+from ddptop.agent.client.sources import takeover
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.tui.cli.main import main

@@ -20,11 +20,12 @@ import msgspec
 
 from ddptop.agent.control.hearing import SILENT_S, Silence
 from ddptop.agent.end import processes, survey
-from ddptop.agent.run import detached, identity
+from ddptop.agent.launcher import detached
+from ddptop.agent.run import identity
 from ddptop.agent.run.identity import ELSEWHERE
 from ddptop.agent.run.rundir import Member, Process, Run, RunDir, RunDirError, is_alive
 from ddptop.agent.wire.frames import ENDED
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 _START_S: Final = 5.0
 """Seconds that the first observer of a run may take to record itself."""

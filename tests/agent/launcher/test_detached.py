@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ddptop.agent.run import detached
+from ddptop.agent.launcher import detached
 
 
 def test_of_the_users_import_path_only_what_the_observer_needs_is_passed_on(tmp_path: Path) -> None:

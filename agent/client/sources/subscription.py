@@ -18,7 +18,7 @@ from ddptop.agent.control.listening import Listener
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.wire import EACH_RECORD, RankFrame, RunFrame
-from ddptop.agent.wire.refusals import Refused
+from ddptop.agent.wire.vocabulary.refusals import Refused
 
 if TYPE_CHECKING:
     from ddptop.agent.client.history.history import History

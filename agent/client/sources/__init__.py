@@ -1,0 +1,6 @@
+"""Where the frames of a run come from.
+
+subscription  the frames that an observer publishes, and questions to it
+recorded      frames by the record of the run alone
+takeover      the start of another observer, where a run has none
+"""
