@@ -344,7 +344,7 @@ class RunFrame(RunDetail, frozen=True, kw_only=True, tag="run_frame"):
 
 
 class Rows(Message, frozen=True, tag="rows"):
-    """The frames of some ranks of a large group, without their losses; each rank is in one of them once a second.
+    """The frames of some ranks, without their losses, of a large group or for the head; each is in one once a second.
 
     To a new subscriber those of all ranks, in several messages where one would be longer than `MAX_MESSAGE_BYTES`.
     """

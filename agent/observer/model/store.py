@@ -54,7 +54,7 @@ class Store:
         self.is_brief = brief
         """True where only the ranks that are watched send their records."""
         self.judge: Judge | None = None
-        """The judge of the run; None where another host judges it, and of a run that has ended."""
+        """The judge of the run; None where another host judges it, and before it is judged."""
         self._join = StepJoin(run.world)
         self.alignment = Alignment(run.world)
         self.ranks = {rank: self._new_rank(rank) for rank in range(run.world)}

@@ -382,6 +382,7 @@ class Relay:
             before.restart(self._intake.generation)
             self._record_verdicts(before)
             self._verdicts = ()
+            self._model.store.changes.note_verdicts(time.time_ns(), ())
 
     def _take_news(self, news: News) -> None:
         match news:
@@ -627,8 +628,9 @@ class Relay:
             self._verdicts = judge.verdicts(now_ns)
         with self._wall("reasons for verdicts"):
             judge.reasons(self._reasons.turn(self._verdicts, judge.ordinary() if self._verdicts else ()))
-        for line in judge.notes():
-            self.events.say(line)
+        with self._wall("remarks of the judge"):
+            for line in judge.notes():
+                self.events.say(line)
         self._record_verdicts(judge)
         self._model.store.changes.note_verdicts(now_ns, self._verdicts, judge.missing_steps, judge.named_from_ms)
 

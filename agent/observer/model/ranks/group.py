@@ -25,7 +25,7 @@ _amounts = attrgetter(*AMOUNTS)
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """A group at one moment; see `frame.Frame` for what they mean."""
+    """A group at one moment; see `wire.RunFrame` for what they mean."""
 
     step: int | None
     total_steps: int | None

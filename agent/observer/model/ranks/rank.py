@@ -1,4 +1,4 @@
-"""What the dashboard knows of one rank; changed by the store alone."""
+"""What the observer knows of one rank; changed by the store alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import statistics
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
+
+from msgspec.structs import replace
 
 from ddptop.agent.observer.judge.standstill import is_stalled
 from ddptop.agent.observer.model.ranks.recent import OTHERS, SPANS, Latencies, Means, RecentSteps, means_of
@@ -122,6 +124,10 @@ class RankModel:
 
     def take_frame(self, frame: RankFrame, now: float) -> None:
         """Take in how the observer of its host shows it; what its steps were like is known from that alone."""
+        before = self.frame
+        if not frame.losses and before is not None and before.pid == frame.pid:
+            # The row of each second is without those of before.
+            frame = replace(frame, losses=before.losses)
         self.frame, self._framed_at, self.loss = frame, now, frame.loss
         self.missed = frame.missed
         self._note_metrics(frame.metrics)

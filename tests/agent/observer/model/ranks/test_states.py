@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from ddptop.agent.observer.model.ranks.rank import DEFAULT, RankModel
 from ddptop.agent.run import states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Ended, Member, Process
+from ddptop.agent.wire import RankFrame
 
 NOW = 1_800_000_000.0
 AGES = st.sampled_from([0.0, 0.5, 3.4, 3.6, 9.9, 10.1, 60.0])
@@ -45,3 +47,15 @@ def test_a_quick_look_tells_what_all_of_the_evidence_tells(
     model.alive = alive
     model.look(None if status is None else Row(PROCESS, 1, 1, status, 0), NOW)
     assert model.state(NOW) == states.of_rank(model.evidence(NOW), DEFAULT.silent_s)
+
+
+def test_a_row_without_losses_leaves_those_of_before() -> None:
+    """The head gets a row of each far rank once a second; with another process the curve begins anew."""
+    model = RankModel(0)
+    whole = RankFrame(rank=0, state="running", activity="", pid=1, losses=(3.0, 2.0))
+    model.take_frame(whole, 1.0)
+    model.take_frame(msgspec.structs.replace(whole, losses=(), loss=1.0), 2.0)
+    assert model.frame is not None
+    assert (model.frame.losses, model.loss) == ((3.0, 2.0), 1.0)
+    model.take_frame(msgspec.structs.replace(whole, losses=(), pid=2), 3.0)
+    assert model.frame.losses == ()
