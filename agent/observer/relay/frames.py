@@ -34,6 +34,8 @@ _MOST: Final = wire.MAX_MESSAGE_BYTES - (4 << 10)
 """Bytes of the frames in one message."""
 _KNOWN_S: Final = 2.0
 """Seconds after the start in which a recording that another process holds is waited for."""
+_CLOSING_RECALL_S: Final = 1.0
+"""Seconds before the last frames in which the recording of an earlier observer is read."""
 _RECALL_S: Final = 0.03
 """Seconds of a turn in which the recording of an earlier observer is read."""
 
@@ -62,6 +64,9 @@ class Frames:
         self._new: set[bytes] = set()
         """Subscriptions since the last frame."""
         self._made_at = -math.inf
+        self._recorded_at = -math.inf
+        self._record_pause_s = 0.0 if world <= wire.EACH_RECORD else UNWATCHED_S
+        """Seconds between two recordings of frames at least, whatever changes."""
         self._recorded_state = ""
         """That of the run in the frames that were recorded last."""
 
@@ -113,7 +118,9 @@ class Frames:
                 self._model.survey()
         self._model.store.advance(time.time())
         # Who opens the run while nobody answers is not to see a pause that is over.
-        if now >= self._record_due or self._model.store.situation.state != self._recorded_state:
+        has_news = self._model.store.situation.state != self._recorded_state
+        # Frames of a large group take long, and its state may change many times a second.
+        if now >= self._record_due or (has_news and now >= self._recorded_at + self._record_pause_s):
             self._record()
         if not (is_watched or self._is_followed):
             return
@@ -134,10 +141,13 @@ class Frames:
     def finish(self, run: Run | None) -> None:
         """Record the last frames, of this moment; who looks on gets them once the record of the run is written.
 
+        Where what an earlier observer has recorded was not read, those that it recorded stay, unless the run is over.
+
         Args:
             run: the record of the run with its end, where it is over.
         """
         self._model.hurry()
+        self.recall(time.monotonic() + _CLOSING_RECALL_S)
         # As above.
         with contextlib.suppress(RunDirError):
             self._model.look()
@@ -145,7 +155,8 @@ class Frames:
         if run is not None:
             self._model.store.know_run(run)
         self._model.store.advance(time.time())
-        self._record()
+        if run is not None or self._model.is_recalled:
+            self._record()
         self._record_due = self._due = math.inf
 
     def _record(self) -> None:
@@ -155,7 +166,7 @@ class Frames:
         run, self._recorded_state = _encoded(framer.frame()), self._model.store.situation.state
         self._recorder.keep(run, [wire.encode(framer.rank(rank)) for rank in range(self._world)])
         now = time.monotonic()
-        self._record_due = now + max(RECORD_S, _RECORD_SHARE * (now - began))
+        self._recorded_at, self._record_due = now, now + max(RECORD_S, _RECORD_SHARE * (now - began))
 
     def _publish_outline(self, run: wire.RunFrame, now: float) -> None:
         hosts = tuple((each.host, each.state, each.ranks, each.gone) for each in run.on_hosts)
