@@ -287,7 +287,8 @@ class Actions:
                 return error
             case Refused():
                 # Whoever is stopped answers nobody: that is the reason, whatever the ranks did not do.
-                if action.turns is not None and (freeze := freezer.frozen(self._directory)) is not None:
+                freeze = None if action.turns is None or action in self._beside else freezer.frozen(self._directory)
+                if freeze is not None:
                     return Refused(f"frozen meanwhile by {freeze.who}")
                 return Hung(action.hang) if isinstance(error, Unheard) and action.hang else error
             case RunDirError():

@@ -348,6 +348,8 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     done: list[object] = []
 
     def freeze(directory: RunDir, who: str, timeout_s: float | None) -> str:
+        if done:
+            raise Refused("already frozen by bob")
         done.append((who, timeout_s))
         return "frozen: 2 ranks got SIGSTOP"
 
@@ -373,6 +375,7 @@ def test_a_freeze_stops_the_processes_whatever_is_under_way(observer: Acting, st
     observer.waits()
     assert observer.reply(observer.ask("freeze", "bob")).text == "frozen: 2 ranks got SIGSTOP"
     assert stopping == [("bob", 30.0)]
+    assert observer.reply(observer.ask("freeze", "eve")).text == "already frozen by bob"
     assert observer.actions.under_way == "pause by ada"
     # Who is stopped answers nobody.
     observer.silent |= {0, 1}
