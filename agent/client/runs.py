@@ -175,8 +175,10 @@ def of_process(pid: int) -> Run:
         RunDirError: there is no such process, or it was not started with ddptop.
     """
     for run in listed():
-        if identity.carries(pid, rundir.MARKER, run.record().run_id):
-            return run
+        # Removed under our eyes, it has no process.
+        with contextlib.suppress(RunDirError):
+            if identity.carries(pid, rundir.MARKER, run.record().run_id):
+                return run
     words = identity.command(pid)
     if not words:
         raise RunDirError(f"run '{pid}': no such run, and no such process; `ddptop ps` lists the runs")

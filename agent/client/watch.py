@@ -259,11 +259,12 @@ class Watch:
     def _hear(self, observed: Subscription, deadline: float) -> None:
         """Take in what the observer says."""
         observed.follow_watched()
-        is_heard = observed.drain(deadline)
-        if is_heard:
+        received = observed.received
+        if observed.drain(deadline):
             self._hearing.hear(time.time())
         if not (self._onlooker or observed.problem):
-            self._patience.listen(self._record.observer, heard=is_heard)
+            # One whose frames cannot be read here lives.
+            self._patience.listen(self._record.observer, heard=observed.received > received)
         if self._is_heard:
             # Its frames are all that is known.
             self._found = self._recorded = None

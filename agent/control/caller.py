@@ -200,13 +200,15 @@ def connect(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) ->
     """Return a socket that is connected to an `ipc://` address of this user.
 
     Raises:
-        Refused: the socket there belongs to another user, or is open to others.
+        Refused: the socket there belongs to another user, or is open to others; or no descriptor is left.
     """
     try:
         check_socket(address, os.getuid())
+        socket = context.socket(kind)
     except RunDirError as problem:
         raise Refused(str(problem)) from problem
-    socket = context.socket(kind)
+    except zmq.ZMQError as problem:
+        raise Refused(f"the observer cannot be asked: {problem.strerror}") from problem
     socket.linger = 0
     socket.maxmsgsize = wire.MAX_MESSAGE_BYTES
     if kind == zmq.SUB:

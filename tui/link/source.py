@@ -84,7 +84,7 @@ class Control(Protocol):
         """Diagnose some ranks. Blocks; returns the folder of the diagnosis, on the host of the run's observer.
 
         Args:
-            kind: of `model.diagnosis.kinds`.
+            kind: of `client.diagnoses.DIAGNOSES`.
             waiting: as of `pause`.
             steps: number of steps over which it is made.
             ranks: the ranks, None for all.

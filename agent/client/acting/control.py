@@ -107,12 +107,12 @@ class RunControl:
         """Diagnose some ranks over so many steps; see `Control.diagnose`."""
         return self._act(kind, waiting, steps=steps, ranks=ranks, culprit=culprit, most_ms=most_ms).text
 
-    def stop(self, waiting: Waiting | None = None, *, checkpoint: bool) -> str:
+    def stop(self, waiting: Waiting | None = None, *, checkpoint: bool = True) -> str:
         """End all scripts at the same step."""
         done = self._act("stop", waiting, checkpoint=checkpoint).text
         # The scripts have ended; their processes and torchrun take another moment.
         deadline = time.monotonic() + ENDING_S
-        while not takeover.meet(self._directory).ended and time.monotonic() < deadline:
+        while not takeover.has_ended(self._directory) and time.monotonic() < deadline:
             time.sleep(0.05)
         return done
 
@@ -160,7 +160,7 @@ class RunControl:
             Unobserved: it has no observer, and none starts.
         """
         self._check_run()
-        unread_since = time.monotonic()
+        unread_since, ended = time.monotonic(), 0
         while True:
             with refusing():
                 run = takeover.await_observer(self._directory, is_cancelled)
@@ -177,7 +177,10 @@ class RunControl:
                     if time.monotonic() - unread_since < SILENT_S:
                         continue
                     takeover.end_silent(run.observer)
-                    unread_since = time.monotonic()
+                    unread_since, ended = time.monotonic(), ended + 1
+                    if begin is not None or ended == _MOST_LOST:
+                        # A kill counts them itself.
+                        raise caller.Silent("no observer reads the request; nothing was done") from None
                 except caller.Silent:
                     takeover.end_silent(run.observer)
                     raise
@@ -272,7 +275,7 @@ class RunControl:
 
         return self._run.resumes and start.keeps_checkpoints(self._run.arguments)
 
-    def restart(self, *, resume: bool) -> str:
+    def restart(self, *, resume: bool = False) -> str:
         """Start the ended run again; see `start.restart`.
 
         Raises:

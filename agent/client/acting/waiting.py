@@ -1,7 +1,7 @@
 """The wait of a requester for an action: what that waits for, and whether it is to be cancelled.
 
 The request runs in one thread; who shows it, and who cancels it, is in another.  The action itself, in the observer,
-has `observer.actions.wait`: only that knows ranks, hangs and the moment from which nothing can be cancelled.
+is an `Action` of `observer.actions`: only that knows ranks, hangs and the moment from which nothing can be cancelled.
 """
 
 from __future__ import annotations

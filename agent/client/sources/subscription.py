@@ -65,6 +65,8 @@ class Subscription:
         """The frame of each rank that has come, of the same moment as that of the run."""
         self._coming: dict[int, RankFrame] = {}
         """Those of the moment of which the frame of the run is still to come."""
+        self.received = 0
+        """Messages that have come, also those that could not be read: a sign of life of whoever sends them."""
         self.refused = 0
         """Messages that could not be read."""
         self.problem = ""
@@ -86,6 +88,15 @@ class Subscription:
             self.problem = f"not listened to: {problem}"
             return
         self._context = zmq.Context()
+        try:
+            self._connect(directory, publications)
+        except zmq.ZMQError as problem:
+            # No descriptor is left.
+            self.problem = f"not listened to: {problem.strerror}"
+            self.close()
+
+    def _connect(self, directory: RunDir, publications: str) -> None:
+        assert self._context is not None
         # Of a large group the short rows of all ranks, and more of those in sight.
         ranks = wire.TOPIC_RANK + b"/" if self._world <= EACH_RECORD else wire.TOPIC_RANKS
         self._sub = Listener(self._context, (ranks, wire.TOPIC_RUN), UNREAD)
@@ -134,6 +145,7 @@ class Subscription:
             received = _received(self._sub.socket, _TOGETHER)
             if not received or not self._is_same():
                 break
+            self.received += len(received)
             for frames in received:
                 try:
                     topic, payload = frames

@@ -111,14 +111,24 @@ def end_silent(observer: Process | None) -> None:
     """
     if observer is None:
         return
-    row = identity.look(observer)
-    if row is not None and row.uid == os.getuid():
-        identity.send(observer, signal.SIGKILL)
+    refusal = f"its observer (pid {observer.pid}) does not answer, and cannot be ended from here"
+    if not _end(observer):
+        raise Refused(refusal)
     give_up = time.monotonic() + _DIES_S
     while identity.may_live(observer):
         if time.monotonic() > give_up:
-            raise Refused(f"its observer (pid {observer.pid}) does not answer, and cannot be ended from here")
+            raise Refused(refusal)
         time.sleep(0.02)
+
+
+def _end(observer: Process) -> bool:
+    """Send an observer of this user SIGKILL; return False where it lives and cannot be ended from here."""
+    row = identity.look(observer)
+    if row is None:
+        return not identity.may_live(observer)
+    if row.uid == os.getuid():
+        identity.send(observer, signal.SIGKILL)
+    return row.uid == os.getuid()
 
 
 class Patience:
@@ -136,8 +146,9 @@ class Patience:
             self._observer, self._silence = observer, Silence(self._clock)
         if self._silence.listen(heard=heard) > SILENT_S:
             self._silence = Silence(self._clock)
-            with contextlib.suppress(Refused):
-                end_silent(observer)
+            if observer is not None:
+                # Whoever listens paints meanwhile, and does not wait until it is gone.
+                _end(observer)
 
 
 def _needs_successor(now: survey.Survey) -> bool:

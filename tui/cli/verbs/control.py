@@ -325,14 +325,14 @@ def _restart_of(run: Run) -> str:
     from ddptop.agent.client import runs
     from ddptop.agent.wire.frames import ENDED
 
-    record = run.record()
-    if record.state not in ENDED:
-        return ""
-    stem, number = _numbered(run.name)
-    for other in runs.live():
-        its_stem, its_number = _numbered(other.name)
-        if its_stem == stem and its_number > number and other.record().program == record.program:
-            return f"; its restart {other.name} is running"
+    # Removed under our eyes, none is known.
+    with contextlib.suppress(runs.RunDirError):
+        record = run.record()
+        stem, number = _numbered(run.name)
+        for other in runs.live() if record.state in ENDED else ():
+            its_stem, its_number = _numbered(other.name)
+            if its_stem == stem and its_number > number and other.record().program == record.program:
+                return f"; its restart {other.name} is running"
     return ""
 
 
