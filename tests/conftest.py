@@ -56,6 +56,8 @@ def runtime() -> Iterator[Path]:
     with base_of_its_own() as base, tempfile.TemporaryDirectory(prefix="dt-state-", dir="/tmp") as state:
         os.environ[rundir.BASE_VARIABLE] = str(base)
         os.environ["XDG_STATE_HOME"] = state
+        # Pictures have colors, whatever terminal the tests run in.
+        os.environ["TERM"] = "xterm-256color"
         # Where the tests themselves run in the background SIGINT is ignored, and all they start inherits that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for name in (rundir.MARKER, rundir.DIRECTORY_VARIABLE):
