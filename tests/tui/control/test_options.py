@@ -133,7 +133,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def settings_of(directory: RunDir) -> dict[str, Any]:
     """Return what is written down of a run, but for what differs between two of the same settings."""
     ours: dict[str, Any] = msgspec.to_builtins(directory.read())
-    for key in ("run_id", "created_at_ns", "state", "removed"):
+    for key in ("run_id", "created_at_ns", "state", "removed", "removal"):
         del ours[key]
     return ours
 
