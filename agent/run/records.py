@@ -72,7 +72,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One rank of a run, written by its own agent."""
+    """One rank of a run, written by its own agent, or by the observer where it has none."""
 
     rank: Rank
     local_rank: Rank
@@ -89,6 +89,9 @@ class Member(msgspec.Struct, frozen=True):
     ended: Ended | None = None
     log_begin: _Whole = 0
     """Bytes that its log had before this process: they are of earlier starts of the group."""
+    by_agent: bool = True
+    """False where the observer has written this of a rank without an agent: `pub` and `cmd` are empty then, and `log`
+    is the file that the rank's own output goes to."""
 
 
 def without_end_by_others(member: Member) -> Member:
@@ -174,6 +177,13 @@ class Run(msgspec.Struct, frozen=True):
     """The author of its launch, for its first event; empty where ddptop did not launch it."""
     removal: Line = ""
     """The ended runs that its launch removed, in one line for an event; empty where there were none."""
+    outside: bool = False
+    """True where nobody prepared its ranks: they are seen from outside."""
+    marks: dict[Verbatim, Verbatim] = {}
+    """Variables with the values that all processes of such a job, and no others, have in their environment; empty
+    where its ranks are known by descent from `torchrun` alone."""
+    known: tuple[Process, ...] = ()
+    """Processes that were seen as those of such a job, so that one that has lost its parent is still found."""
 
     @property
     def spans_hosts(self) -> bool:
