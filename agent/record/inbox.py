@@ -127,8 +127,8 @@ class Inbox:
         with self._lock:
             if isinstance(item, Told):
                 message = item.message
-                if type(message) is wire.Beat:
-                    self._latest[wire.Beat, message.rank, 0] = item
+                if type(message) is wire.Beat or type(message) is wire.Sampled:
+                    self._latest[type(message), message.rank, 0] = item
                     return True
                 if type(message) is wire.Hello:
                     self._latest[wire.Hello, message.rank, message.generation] = item

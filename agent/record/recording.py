@@ -127,8 +127,8 @@ def read_verdicts(database: Path, *, or_locked: bool = False) -> list[wire.Verdi
 
 
 def read_beats(database: Path) -> Iterator[wire.Telemetry]:
-    """Yield the last `Beat` of each rank."""
-    yield from _read(database, "SELECT payload FROM latest WHERE kind = 'beat' ORDER BY rank")
+    """Yield the last `Beat` of each rank, and the last `Sampled` where it had no agent."""
+    yield from _read(database, "SELECT payload FROM latest WHERE kind IN ('beat', 'sampled') ORDER BY kind, rank")
 
 
 def read_frames(database: Path, *, or_locked: bool = False) -> tuple[wire.RunFrame | None, dict[int, wire.RankFrame]]:
@@ -249,6 +249,8 @@ def row(message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> Row:
             return INSERT_EVENT, (message.at_ns, payload)
         case wire.Hello():
             latest = "hello", message.rank, message.generation
+        case wire.Sampled():
+            latest = "sampled", message.rank, 0
         case wire.Summary() | wire.Checksums():
             raise ValueError(f"{type(message).__name__} is not recorded")
     return _INSERT_LATEST, (*latest, payload)

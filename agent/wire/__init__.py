@@ -151,6 +151,7 @@ from ddptop.agent.wire.telemetry import DEVICE_PHASES as DEVICE_PHASES
 from ddptop.agent.wire.telemetry import EACH_RECORD as EACH_RECORD
 from ddptop.agent.wire.telemetry import HELD as HELD
 from ddptop.agent.wire.telemetry import MOST_MODULES as MOST_MODULES
+from ddptop.agent.wire.telemetry import MOST_SAMPLED as MOST_SAMPLED
 from ddptop.agent.wire.telemetry import MOST_SUMS as MOST_SUMS
 from ddptop.agent.wire.telemetry import PHASES as PHASES
 from ddptop.agent.wire.telemetry import TOPIC_BATCH as TOPIC_BATCH
@@ -172,6 +173,8 @@ from ddptop.agent.wire.telemetry import Holding as Holding
 from ddptop.agent.wire.telemetry import ModuleSums as ModuleSums
 from ddptop.agent.wire.telemetry import NumberedSteps as NumberedSteps
 from ddptop.agent.wire.telemetry import Recorded as Recorded
+from ddptop.agent.wire.telemetry import Sampled as Sampled
+from ddptop.agent.wire.telemetry import SampledLine as SampledLine
 from ddptop.agent.wire.telemetry import Saved as Saved
 from ddptop.agent.wire.telemetry import Step as Step
 from ddptop.agent.wire.telemetry import Steps as Steps
@@ -179,5 +182,6 @@ from ddptop.agent.wire.telemetry import Summary as Summary
 from ddptop.agent.wire.telemetry import Telemetry as Telemetry
 from ddptop.agent.wire.telemetry import Threads as Threads
 from ddptop.agent.wire.telemetry import Verdict as Verdict
+from ddptop.agent.wire.telemetry import sampling_error as sampling_error
 from ddptop.agent.wire.telemetry import topic_of as topic_of
 from ddptop.agent.wire.vocabulary.verdict_kinds import VERDICT_KINDS as VERDICT_KINDS

@@ -4,6 +4,7 @@ A message goes out as two frames, `[topic, payload]`.
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
+import math
 import re
 from typing import Annotated, Final
 
@@ -391,6 +392,71 @@ class Summary(Message, frozen=True, tag="summary"):
     """Mean number of tokens of a step, over the steps where it is known."""
 
 
+class SampledLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A line of the user's code in which looks from outside found the main thread of a rank."""
+
+    phase: Name
+    where: Line
+    """`train.py:31 slow`."""
+    share: Amount
+    """Part of all looks of the stretch, from 0 to 1."""
+
+
+MOST_SAMPLED: Final = 20
+"""Lines of the user's code in one `Sampled` at most, those with the most looks."""
+
+
+class Sampled(Message, frozen=True, tag="sampled"):
+    """Where the main thread of a rank spent a stretch of time, by looks at its stack from outside.
+
+    The observer makes it of a rank without an agent. It is the time of the host: where kernels run on a device, a phase
+    has the time in which the main thread launched them or waited for them.
+    """
+
+    rank: Rank
+    at_ns: Moment
+    """End of the stretch."""
+    span_ns: Span
+    looks: Count
+    """Looks that found a stack. A share p of n looks has a standard error of sqrt(p * (1 - p) / n), as far as
+    neighbouring looks do not depend on each other; see `sampling_error`."""
+    shares: dict[Name, Amount]
+    """By phase of `PHASES` but `copy`; they add up to 1. Empty: no look found a stack."""
+    lines: Annotated[tuple[SampledLine, ...], msgspec.Meta(max_length=MOST_SAMPLED)] = ()
+    """The most looks first."""
+    still_since_ns: Moment | None = None
+    """Since when every look has found the main thread on the same lines, without work on a CPU. None: it moves."""
+    still_at: Line = ""
+    """That line of the user's code, and the call that it waits in: `train.py:40 main, in all_reduce`."""
+    cost_percent: Amount = 0.0
+    """CPU that the looks took; 100 is one core."""
+    generation: Count = 0
+    """Restart count of the group when the rank's process began."""
+    blocks: Count = 0
+    """Looks that count as independent of each other; see `sampling_error`."""
+    log_step: Whole | None = None
+    """The newest step that the log of the rank, or of its launcher, names. None: it names none."""
+    log_total: Whole | None = None
+    """The number of all steps, by the log."""
+    log_loss: float | None = None
+    """The newest loss in the log."""
+    log_at_ns: Moment | None = None
+    """When the line with that step or that loss was read."""
+    problem: Line = ""
+    """The reason for which there are no looks, and the help for it, one line."""
+
+
+def sampling_error(share: float, looks: int) -> float:
+    """Return the standard error of the share of a phase, by the number of looks that are independent of each other.
+
+    It is that of a binomial proportion. The estimate is that of Agresti and Coull (1998), by which a share of 0 or 1
+    of few looks is not taken for certain.
+    """
+    n = looks + 4
+    p = (share * looks + 2) / n
+    return math.sqrt(p * (1 - p) / n)
+
+
 class Event(Message, frozen=True, tag="event"):
     """A line of the run's event list."""
 
@@ -511,4 +577,4 @@ class Recorded(Message, frozen=True, tag="recorded"):
     """In place of what was recorded of their numbers before."""
 
 
-Telemetry = Hello | Beat | Steps | Summary | Event | Checksums
+Telemetry = Hello | Beat | Steps | Summary | Event | Checksums | Sampled

@@ -310,6 +310,7 @@ class Head(OneSide):
             or type(message) is wire.Steps
             or type(message) is wire.Hello
             or type(message) is wire.Checksums
+            or type(message) is wire.Sampled
         ):
             return False
         if message.rank not in branch.ranks:

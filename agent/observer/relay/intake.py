@@ -38,7 +38,7 @@ _EACH: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPI
 _SMALL: Final = (*_EACH, wire.TOPIC_STEPS)
 _LARGE: Final = (*_EACH, wire.TOPIC_BATCH)
 LARGEST_LATEST: Final = 16 << 10
-"""Bytes of a `Hello` or a `Beat` at most; the file has one of each for every rank."""
+"""Bytes of a `Hello`, a `Beat` or a `Sampled` at most; the file has one of each for every rank."""
 _UNREAD: Final = 1000
 """Messages of a rank that may be queued while this process is held up."""
 _MOST_A_TURN: Final = 2_000
@@ -460,7 +460,7 @@ def is_sound(message: wire.Telemetry | wire.NumberedSteps, size: int, world: int
         return message.rank < world and message.generation <= generation + 1
     if type(message) is wire.Event:
         return message.rank is None or message.rank < world
-    if type(message) is wire.Hello:
+    if type(message) is wire.Hello or type(message) is wire.Sampled:
         return message.rank < world and message.generation <= generation + 1 and size <= LARGEST_LATEST
     return False
 

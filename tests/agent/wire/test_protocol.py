@@ -71,6 +71,11 @@ FORMS: dict[type[msgspec.Struct], str] = {
         "summary: rank number end_at_ns step seq steps wall_ns data_ns forward_ns backward_ns "
         "optimizer_ns wait_ns other_ns loss samples starved_ns p50_ns p99_ns metrics generation copy_ns"
     ),
+    wire.SampledLine: "phase where share",
+    wire.Sampled: (
+        "sampled: rank at_ns span_ns looks shares lines still_since_ns still_at cost_percent generation blocks "
+        "log_step log_total log_loss log_at_ns problem"
+    ),
     wire.Event: "event: at_ns text rank level action who",
     wire.EventLine: "at text rank level verdict",
     wire.Restart: "generation at step",
