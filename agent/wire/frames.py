@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ddptop.agent.wire.hosts import MOST_HOSTS, HostFrame
 from ddptop.agent.wire.incoming import Label, Line, Name, Verbatim
-from ddptop.agent.wire.message import MOST_RANKS, Count, Message, Pid, Rank, Whole
+from ddptop.agent.wire.message import MOST_RANKS, Amount, Count, Message, Pid, Rank, Whole
 from ddptop.agent.wire.steps.latencies import ALL_REDUCE
 from ddptop.agent.wire.telemetry import Verdict
 
@@ -91,6 +91,40 @@ class Calls(msgspec.Struct, frozen=True, array_like=True, gc=False):
     op: Name = ALL_REDUCE
     p50: float | None = None
     p99: float | None = None
+
+
+class ByLooks(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The time of a rank by phase, by looks at its stack from outside over the last half a minute; of a run, the mean
+    of its ranks.
+    """
+
+    shares: dict[Name, Amount]
+    """By phase, the part of its time, from 0 to 1."""
+    errors: dict[Name, Amount]
+    """By phase, the standard error of that."""
+    looks: Count = 0
+    """Looks that these are of."""
+    line: Line = ""
+    """The line of the script in which its main thread was found most often: `train.py:31 load`."""
+    line_phase: Name = ""
+    """The phase that this line is in."""
+    line_share: Amount | None = None
+    """The part of all looks that found it there."""
+    still_s: Amount | None = None
+    """Seconds for which its main thread has been on the same lines, and at no work; None: it moves."""
+    still_at: Line = ""
+    """Those lines, and the call that it waits in: `train.py:40 main, in all_reduce`."""
+    cost_percent: Amount = 0.0
+    """CPU that the looks take; 100 is one core."""
+
+    @property
+    def error(self) -> float:
+        """The largest standard error of a phase."""
+        return max(self.errors.values(), default=0.0)
+
+
+OUTSIDE: Final = "outside"
+"""How a rank is known that nobody prepared, and none of whose numbers are its own; see `RankFrame.known_by`."""
 
 
 class RankDetail(Message, frozen=True, kw_only=True):
@@ -189,6 +223,15 @@ class RankFrame(RankDetail, frozen=True, kw_only=True, tag="rank_frame"):
     """Path of its log; None where that is on another host, or output goes to a terminal."""
     ended: Line | None = None
     """Its end, one line: `exit code 1: ValueError: bad lr`."""
+    known_by: Name = "agent"
+    """The source of its numbers: `agent`, in its process since the start; `joined`, which came while it ran; `outside`:
+    looks at its process and its log, so that most are null."""
+    by_looks: ByLooks | None = None
+    """Its time by phase, where it is seen from outside: an object with `shares` (from 0 to 1), their standard `errors`,
+    the number of `looks`, the `line` in which it is most often, with `line_phase` and `line_share`, `still_s` and
+    `still_at` where it does not move, and `cost_percent` of a core for the looks."""
+    from_log: bool = False
+    """True where `step` and `loss` are what its log names as such."""
 
     @property
     def current_step_ms(self) -> float | None:
@@ -336,6 +379,15 @@ class RunFrame(RunDetail, frozen=True, kw_only=True, tag="run_frame"):
     named, or one is: see verdicts.md."""
     verdicts: tuple[Verdict, ...] = ()
     """All that is wrong now, the one that matters most first."""
+    known_by: Name = "agent"
+    """The source of its numbers, as of a rank; `outside` as long as that is so of any rank."""
+    by_looks: ByLooks | None = None
+    """As of a rank, the mean of all; without lines."""
+    from_log: bool = False
+    """True where `step` and `loss` are what logs name as such."""
+    named_from_share: float | None = None
+    """The part of its time, from 0 to 1, by which one rank would have to wait less than the others to be named by looks
+    from outside; None where no rank can be named so, or one is."""
 
     @property
     def verdict(self) -> Verdict | None:

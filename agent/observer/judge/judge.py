@@ -14,6 +14,7 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.blocks import ROUNDS, STEPS
 from ddptop.agent.observer.judge.intervals import Accusation, Intervals, Reason, accusation_of
+from ddptop.agent.observer.judge.kinds.by_looks import SlowByLooks
 from ddptop.agent.observer.judge.kinds.divergence import Divergence
 from ddptop.agent.observer.judge.kinds.finder import Finder
 from ddptop.agent.observer.judge.kinds.health import Health
@@ -53,13 +54,14 @@ class Judge:
         self._slow_rank = SlowRank(self._world, span, self._detail if self._large else None)
         self._hosts = HostsOfRanks(self._world)
         self._slow_host = SlowHost(self._hosts, span)
+        self._by_looks = SlowByLooks(self._world)
         self._reasons: Mapping[Accusation, Reason] = {}
         self._rounds = Rounds(self._world)
         self._health = Health(self._world, self._slow_rank.evidence.time_of)
         self._communication = Communication(self._world)
         self._divergence = Divergence(self._world)
         self._finders: tuple[Finder, ...] = (
-            self._health, self._divergence, self._communication, self._slow_host, self._slow_rank,
+            self._health, self._divergence, self._communication, self._slow_host, self._slow_rank, self._by_looks,
             NoCore(self._hosts, span), self._slow_rank.turns, GroupMemory(self._world),
         )  # fmt: skip
         self._last: dict[int, int] = {}
@@ -141,6 +143,12 @@ class Judge:
             for finder in self._finders:
                 finder.take(message)
 
+    def sampled(self, message: wire.Sampled) -> None:
+        """Take in looks from outside at a rank without an agent."""
+        if message.rank < self._world and message.generation == self.generation:
+            self._heard_ns = max(self._heard_ns, message.at_ns)
+            self._by_looks.sampled(message)
+
     def stand(self, finding: wire.Verdict | None, ceased_at_ns: int | None) -> None:
         """Take in what is known of a run that makes no steps, None where it makes some, and when it last began to."""
         self._standing, self._stood_until_ns = finding, ceased_at_ns
@@ -177,6 +185,11 @@ class Judge:
         """Milliseconds a step from which a delay of one rank would be told; None where it would not, or one is."""
         return self._slow_rank.named_from_ms
 
+    @property
+    def named_from_share(self) -> float | None:
+        """The same by looks from outside, in parts of its time; see `SlowByLooks`."""
+        return self._by_looks.named_from_share
+
     def suspects(self) -> frozenset[int]:
         """Return the ranks of a large group whose records would show more: a few that may be slow, and others."""
         return self._detail.ranks
@@ -193,7 +206,10 @@ class Judge:
         known = [finder.finding(now_ns) for finder in self._finders]
         found = [each for each in known if each is not None]
         found = [each for each in found if each.kind not in _HOLDING_BACK or self._holds_back(each, found)]
-        ceased = {kind: finder.ceased_at_ns for finder in self._finders for kind in finder.kinds}
+        ceased: dict[str, int | None] = {}
+        for finder in self._finders:
+            for kind in finder.kinds:
+                ceased[kind] = max(filter(None, (ceased.get(kind), finder.ceased_at_ns)), default=None)
         ceased |= dict.fromkeys(("hang", "standing"), self._stood_until_ns)
         findings = [self._on_hosts(self._with_reason(each)) for each in (self._standing, *found) if each is not None]
         self._intervals.update(findings, ceased, now_ns)

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import fields
 from itertools import islice
 from operator import attrgetter, is_
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from ddptop.agent.observer.judge import standstill
 from ddptop.agent.observer.judge.crowding import placed
 from ddptop.agent.observer.model.ranks.group import WAIT, Totals
+from ddptop.agent.observer.model.ranks.looks import mean_of
 from ddptop.agent.observer.model.ranks.rank import RankModel, rate_of
 from ddptop.agent.observer.model.ranks.recent import Means
 from ddptop.agent.observer.model.situation import Situation, Supervision
@@ -23,7 +24,17 @@ from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run import states
 from ddptop.agent.text import clean, span
 from ddptop.agent.wire import HELD, Beat
-from ddptop.agent.wire.frames import ENDED, NO_HOSTS, UNREPORTED, AllReduce, Calls, HostFrames, RankFrame, RunFrame
+from ddptop.agent.wire.frames import (
+    ENDED,
+    NO_HOSTS,
+    OUTSIDE,
+    UNREPORTED,
+    AllReduce,
+    Calls,
+    HostFrames,
+    RankFrame,
+    RunFrame,
+)
 from ddptop.agent.wire.hosts import HostFrame
 from ddptop.agent.wire.steps.latencies import ALL_REDUCE
 from ddptop.agent.wire.steps.numbers import AMOUNTS
@@ -47,6 +58,8 @@ _OF_TOTALS: Final = tuple(
 _of_beat: Final = attrgetter(*_OF_BEAT)
 _NONE_IF_STILL: Final = dict.fromkeys((*(f"{amount}_per_s" for amount in AMOUNTS), "flops_per_s", "mfu"))
 """What a rank does in a second, while it makes no steps."""
+JOINED: Final = "joined"
+"""How a rank is known into which the agent has come while it ran."""
 AXES: Final = 8
 """Names of coordinates that are shown."""
 _NO_BEAT: Final = Beat(0, 0, "", "", 0, None, 0)
@@ -133,7 +146,19 @@ class Framer:
             on_hosts=tuple(self.hosts),
             unlinked=store.unlinked,
             unlinked_why=store.hosts.why,
+            **(self._seen(situation.at) if run.outside else {}),
         )
+
+    def _seen(self, now: float) -> dict[str, Any]:
+        """Return how a run that nobody prepared is known, and its looks."""
+        outside = [model for model in self._store.ranks.values() if model.is_outside or model.member is None]
+        seen = [found for model in outside if (found := model.looks.summary(now)) is not None]
+        return {
+            "known_by": OUTSIDE if outside else JOINED,
+            "by_looks": mean_of(seen),
+            "from_log": any(model.is_outside and model.step is not None for model in outside),
+            "named_from_share": None if (judge := self._store.judge) is None else judge.named_from_share,
+        }
 
     def ranks(self) -> tuple[RankFrame, ...]:
         """Return the frames of all ranks at the moment of the last `frame`, in order."""
@@ -181,6 +206,7 @@ class Framer:
             far=model.far,
             unkept=member is not None and member.log is None,
             ended=states.describe_rank_end(None if member is None else member.ended, alive=model.alive),
+            **(_seen(model, now) if store.run.outside and model.frame is None else {}),
         )
 
     def _log_of(self, model: RankModel, *, is_elsewhere: bool) -> str | None:
@@ -219,6 +245,14 @@ class Framer:
         told = [beat.held_at_ns for beat in beats if beat.held_at_ns is not None]
         last = max if state == "paused" else min
         return last(told) / 1e9 if told else self._store.changes.held_since
+
+
+def _seen(model: RankModel, now: float) -> dict[str, Any]:
+    """Return how a rank that nobody prepared is known, and the looks at it."""
+    if not model.is_outside:
+        return {"known_by": JOINED if model.member is not None else OUTSIDE}
+    from_log = model.step is not None or model.loss is not None
+    return {"known_by": OUTSIDE, "by_looks": model.looks.summary(now), "from_log": from_log}
 
 
 def _only(values: Set[str | None]) -> str | None:

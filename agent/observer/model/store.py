@@ -94,6 +94,8 @@ class Store:
                 self._greet(message, now, heard=True)
             case wire.Event(at_ns, text, rank, level):
                 self.changes.add(EventLine(at_ns / 1e9, text, rank, level))
+            case wire.Sampled():
+                self._take_sampled(message, now)
             case wire.Checksums():
                 if self.judge is not None:
                     self.judge.checksums(message)
@@ -154,6 +156,15 @@ class Store:
             if self.judge is not None:
                 self.judge.beat(beat)
 
+    def _take_sampled(self, message: wire.Sampled, now: float, *, recorded: bool = False) -> None:
+        model = self.ranks.get(message.rank)
+        if model is None:
+            self.refused += 1
+        elif message.generation == self.generations.newest:
+            model.take_sampled(message)
+            if self.judge is not None and not recorded:
+                self.judge.sampled(message)
+
     def _take_summary(self, summary: wire.Summary, now: float, *, recorded: bool = False) -> None:
         self._follow(summary.generation, now)
         model = self.ranks.get(summary.rank)
@@ -183,6 +194,8 @@ class Store:
                     self._greet(recorded, now, heard=False)
             case wire.Beat():
                 self._recall_beat(recorded)
+            case wire.Sampled():
+                self._take_sampled(recorded, now, recorded=True)
             case _:
                 self.apply(recorded, now)
 

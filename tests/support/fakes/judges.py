@@ -40,6 +40,8 @@ class Judge(judge.Judge):
                 self.beat(message)
             case wire.Checksums():
                 self.checksums(message)
+            case wire.Sampled():
+                self.sampled(message)
 
     def ended(self) -> list[wire.Verdict]:
         """Return the verdicts that are over, each once."""

@@ -2,6 +2,7 @@
 
 finder            what the judge asks of each of them
 slow              who is blamed for holding the group back, in each step or in some, and since when
+by_looks          the same by looks from outside, where no agent is in the ranks
 suspects          the limits from which a rank or a phase is blamed, and the cost of each in ms
 hosts             a host all of whose ranks hold the group back, and a slow network to a host
 turns             ranks that take turns being late

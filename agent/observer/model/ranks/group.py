@@ -56,12 +56,13 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
     times, amounts = _measured(models)
     work = [(model.beat, times[model.rank][0]) for model in models if model.rank in times]
     total = max((beat for beat in beats if beat.total_steps), key=lambda beat: beat.total_steps or 0, default=None)
+    logged = [each.log_total for model in models if model.is_outside and (each := model.looks.last) and each.log_total]
     losses = [model.loss for model in models if model.loss is not None]
     dominant = [model.dominant for model in models]
     return Totals(
         step=step_of(models),
-        total_steps=None if total is None else total.total_steps,
-        total_by=None if total is None else total.total_by,
+        total_steps=max(logged, default=None) if total is None else total.total_steps,
+        total_by=("its log" if logged else None) if total is None else total.total_by,
         step_ms=max((each[0] for each in times.values() if each[0] is not None), default=None),
         phases_ms=_mean_phases(times.values()),
         rates={
@@ -84,8 +85,11 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
 
 
 def step_of(models: Iterable[RankModel]) -> int | None:
-    """Return the step that every rank has completed, None where it is not known of each."""
-    steps = [model.step for model in models]
+    """Return the step that every rank has completed, None where it is not known of each.
+
+    Of ranks without an agent those count whose logs name one: nearly always rank 0 alone writes it.
+    """
+    steps = [step for model in models if (step := model.step) is not None or not model.is_outside]
     known = [step for step in steps if step is not None]
     return min(known) if known and len(known) == len(steps) else None
 

@@ -10,13 +10,14 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from ddptop.agent.observer.judge.standstill import is_stalled
+from ddptop.agent.observer.model.ranks.looks import RecentLooks
 from ddptop.agent.observer.model.ranks.recent import OTHERS, SPANS, Latencies, Means, RecentSteps, means_of
 from ddptop.agent.run import identity, states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.run.switches.thresholds import Thresholds
 from ddptop.agent.text import clean, plural
-from ddptop.agent.wire import HELD, Beat, Hello, RankFrame, Step, Summary
+from ddptop.agent.wire import HELD, Beat, Hello, RankFrame, Sampled, Step, Summary
 from ddptop.agent.wire.steps.latencies import ALL_REDUCE, KINDS, latencies_of
 from ddptop.agent.wire.steps.numbers import AMOUNTS
 
@@ -78,6 +79,8 @@ class RankModel:
         """Its records do not come: summaries are all there is of its steps."""
         self._seq = 0
         self._recent = RecentSteps()
+        self.looks = RecentLooks()
+        """Those from outside, where no agent is in it."""
         self.losses: deque[float | None] = deque(maxlen=LOSSES)
         self._latencies = {kind: Latencies() for kind in KINDS}
         self._took: Counter[str] = Counter()
@@ -133,6 +136,18 @@ class RankModel:
         self._note_metrics(frame.metrics)
         if frame.heard_age_s is not None:
             self.heard_at = max(self.heard_at or 0.0, now - frame.heard_age_s)
+
+    def take_sampled(self, message: Sampled) -> None:
+        """Take in looks from outside, and what the log says."""
+        before = self.looks.last
+        self.looks.take(message)
+        if self.is_outside and (before is None or message.log_at_ns != before.log_at_ns):
+            self._note_loss(message.log_step or 0, message.log_loss)
+
+    @property
+    def is_outside(self) -> bool:
+        """True where nothing is known of it but what looks from outside and its log show."""
+        return self.looks.last is not None if self.member is None else not self.member.by_agent
 
     def take_summary(self, summary: Summary) -> None:
         """Take in what its steps were like, once."""
@@ -235,7 +250,10 @@ class RankModel:
 
     @property
     def step(self) -> int | None:
-        """Steps completed."""
+        """Steps completed; where no agent is in it, the newest that its log names."""
+        if self.is_outside and self.frame is None:
+            named = None if (last := self.looks.last) is None else last.log_step
+            return None if named is None else max(0, named)
         ended = None if self.member is None or self.member.ended is None else self.member.ended.step
         if self.beat is None:
             return ended if self.frame is None else self.frame.step

@@ -33,7 +33,9 @@ def check(judge: Judge, now_ns: int) -> None:
 @settings(deadline=None, max_examples=60)
 @given(
     world=st.sampled_from([1, 2, 3, LARGE]),
-    told=st.lists(structs(wire.Steps) | structs(wire.Beat) | structs(wire.Summary), max_size=12),
+    told=st.lists(
+        structs(wire.Steps) | structs(wire.Beat) | structs(wire.Sampled) | structs(wire.Summary), max_size=12
+    ),
     now=st.integers(0, 2**63 - 1),
 )
 def test_nothing_that_can_be_read_raises(world: int, told: list[wire.Telemetry], now: int) -> None:

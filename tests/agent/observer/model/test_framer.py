@@ -174,3 +174,52 @@ def test_a_frame_says_of_ranks_on_the_cpu_alone_that_their_threads_are_a_crowd(d
         store.apply(wire.Beat(rank, 2 * 10**9, "running", "forward", 1, None, 1, device=device, threads=threads), 2.0)
     store.advance(2.1)
     assert Framer(store).frame().placement == said
+
+
+def seen(rank: int, at: float, wait: float, **more: Any) -> wire.Sampled:
+    """Return looks of three seconds at a rank."""
+    lines = (wire.SampledLine("forward", "train.py:31 load", 0.5),)
+    shares = {"forward": 1 - wait, "wait": wait}
+    return wire.Sampled(rank, int(at * 1e9), 3 * 10**9, 30, shares, lines, cost_percent=1.5, blocks=20, **more)
+
+
+def test_of_ranks_seen_from_outside_is_told_what_looks_show_and_nothing_else() -> None:
+    """Steps, loss and times are not known, never zero; shares are of the last half minute, with their error."""
+    store = Store(replace(run_of(2), outside=True))
+    framer = Framer(store)
+    process = Process(1, 1.0, "boot")
+    store.know_members({rank: Member(rank, rank, 2, process, "h", 0, "", "", None, by_agent=False) for rank in (0, 1)})
+    for rank, waits in ((0, (0.9, 0.2, 0.4)), (1, (0.0, 0.0, 0.0))):
+        for at, wait in zip((4.0, 40.0, 44.0), waits, strict=True):
+            store.apply(wire.Beat(rank, int(at * 1e9), "running", "forward", 0, None, 0, generation=0), at)
+            store.apply(seen(rank, at, wait), at)
+    store.advance(45.0)
+    run, ranks = drawn(framer)
+    assert (run.known_by, run.state, run.step, run.loss, run.step_ms, run.phases_ms) == (
+        "outside",
+        "running",
+        *[None] * 4,
+    )
+    assert (ranks[0].known_by, ranks[0].step, ranks[0].loss, ranks[0].phases_ms) == ("outside", None, None, None)
+    looks = ranks[0].by_looks
+    assert looks is not None and looks.shares == pytest.approx({"wait": 0.3, "forward": 0.7})
+    # Of 40 independent looks: the root of 0.3 * 0.7 / 40.
+    assert looks.errors["wait"] == pytest.approx(0.072, abs=0.004)
+    assert (looks.looks, looks.line, looks.line_phase, looks.line_share) == (60, "train.py:31 load", "forward", 0.5)
+    assert run.by_looks is not None and run.by_looks.shares["wait"] == pytest.approx(0.15)
+    assert not run.from_log and not ranks[0].from_log
+
+    # Rank 0 writes the log, as nearly always.
+    store.apply(seen(0, 48.0, 0.4, log_step=120, log_total=400, log_loss=2.5, log_at_ns=48 * 10**9), 48.0)
+    store.advance(48.0)
+    run, ranks = drawn(framer)
+    assert (run.step, run.total_steps, run.total_by, run.loss, run.from_log) == (120, 400, "its log", 2.5, True)
+    assert [(each.step, each.from_log) for each in ranks] == [(120, True), (None, False)]
+
+    # An agent has joined them, and counts the steps from there.
+    store.know_members({rank: Member(rank, rank, 2, process, "h", 0, "p", "c", None) for rank in (0, 1)})
+    for rank in (0, 1):
+        hear(store, rank, 7, 50.0)
+    store.advance(50.0)
+    run, ranks = drawn(framer)
+    assert (run.known_by, ranks[0].known_by, ranks[0].by_looks, run.step) == ("joined", "joined", None, 7)

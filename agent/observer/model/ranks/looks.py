@@ -1,0 +1,78 @@
+"""The newest looks from outside at a rank, added up; of a run, the mean over its ranks. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Collection
+from typing import Final
+
+from ddptop.agent.wire import Sampled, sampling_error
+from ddptop.agent.wire.frames import ByLooks
+
+WINDOW_NS: Final = 30_000_000_000
+"""The time that is added up."""
+
+
+class RecentLooks:
+    """The newest stretches of one rank."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._stretches: deque[Sampled] = deque()
+
+    def take(self, stretch: Sampled) -> None:
+        """Take in a stretch; one of before the last is left out."""
+        known = self._stretches
+        if known and stretch.at_ns <= known[-1].at_ns:
+            return
+        known.append(stretch)
+        while known[0].at_ns <= stretch.at_ns - WINDOW_NS:
+            known.popleft()
+
+    @property
+    def last(self) -> Sampled | None:
+        """The newest stretch."""
+        return self._stretches[-1] if self._stretches else None
+
+    def summary(self, now: float) -> ByLooks | None:
+        """Return all of them together at a moment, in seconds since the epoch; None before the first look."""
+        looks = sum(each.looks for each in self._stretches)
+        if not looks:
+            return None
+        shares: defaultdict[str, float] = defaultdict(float)
+        lines: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for each in self._stretches:
+            part = each.looks / looks
+            for phase, share in each.shares.items():
+                shares[phase] += part * share
+            for line in each.lines:
+                lines[line.where, line.phase] += part * line.share
+        blocks = sum(each.blocks for each in self._stretches)
+        (where, phase), most = max(lines.items(), key=lambda each: each[1], default=(("", ""), None))
+        last = self._stretches[-1]
+        still = last.still_since_ns
+        return ByLooks(
+            dict(shares),
+            {phase: sampling_error(share, blocks) for phase, share in shares.items()},
+            looks,
+            where,
+            phase,
+            most,
+            None if still is None else max(0.0, now - still / 1e9),
+            last.still_at,
+            sum(each.cost_percent for each in self._stretches) / len(self._stretches),
+        )
+
+
+def mean_of(ranks: Collection[ByLooks]) -> ByLooks | None:
+    """Return the mean over ranks, whose errors are independent of each other; None of none."""
+    if not ranks:
+        return None
+    phases = dict.fromkeys(phase for each in ranks for phase in each.shares)
+    return ByLooks(
+        {phase: sum(each.shares.get(phase, 0.0) for each in ranks) / len(ranks) for phase in phases},
+        {phase: math.hypot(*(each.errors.get(phase, 0.0) for each in ranks)) / len(ranks) for phase in phases},
+        sum(each.looks for each in ranks),
+        cost_percent=sum(each.cost_percent for each in ranks) / len(ranks),
+    )
