@@ -91,6 +91,8 @@ class Hanging:
                 self._watch.beat(message, self._clock())
         elif type(message) is wire.Summary:
             self._watch.progress.summary(message)
+        elif type(message) is wire.Sampled and message.generation == self._generation:
+            self._watch.sampled(message, self._clock())
 
     @property
     def is_looking(self) -> bool:

@@ -516,7 +516,7 @@ class Relay:
             if type(message) is wire.Steps:
                 self._suspects.steps(message)
                 service.publish(wire.topic_of(wire.TOPIC_STEPS, message.rank), payload)
-            elif type(message) is wire.Beat or type(message) is wire.Summary or type(message) is wire.Hello:
+            elif type(message) in (wire.Beat, wire.Summary, wire.Hello, wire.Sampled):
                 self._hanging.note(message)
                 if type(message) is wire.Beat:
                     if judges:

@@ -14,7 +14,7 @@ from ddptop.agent.observer.judge.hang.place import NOWHERE, Place, place_of
 from ddptop.agent.observer.judge.hang.progress import Progress
 from ddptop.agent.observer.judge.standstill import BUSY_S, ENDED_S, LONGEST_S, POLLS_S, SHORT_S, WORK_S
 from ddptop.agent.text import size
-from ddptop.agent.wire import Inspection
+from ddptop.agent.wire import Frame, Inspection
 
 BUSY: Final = 30.0
 """Percent of a core from which on a process computes: on a machine under load it does not get all of one."""
@@ -95,8 +95,9 @@ def cause_of(
         return None
     found: Cause | None = None
     frames = stacks(looks, rank)
-    if all(each.by != "agent" for each in seen) and progress.silence_s(rank, now_ns) >= SHORT_S:
-        found = _silent(rank, seen, looks, where, progress, now_ns)
+    is_silent = progress.silence_s(rank, now_ns) >= SHORT_S
+    if all(each.by != "agent" for each in seen) and (is_silent or _holds_lock(seen, frames)):
+        found = _silent(rank, seen, looks, where, progress, now_ns, heartbeat=is_silent)
     elif len(frames) >= 2:
         found = _by_stacks(rank, seen, looks, where, progress, now_ns)
     elif len(looks) > SPINS:
@@ -115,12 +116,30 @@ def cause_of(
     return found
 
 
+def _holds_lock(seen: Sequence[Inspection], frames: Sequence[tuple[Frame, ...]]) -> bool:
+    """Say whether a rank held the interpreter lock at all of several looks without executing Python meanwhile.
+
+    A loop of the user's has it nearly always, too, but while it computes; who sleeps has let go of it.
+    """
+    last = seen[-SPINS:]
+    held = len(last) == SPINS and all(any(each.main and each.holds_gil for each in look.threads) for look in last)
+    sleeps = all(each.cpu_percent is not None and each.cpu_percent < IDLE for each in last)
+    return held and (sleeps or not spins_in_user_code(frames))
+
+
 def _silent(
-    rank: int, seen: Sequence[Inspection], looks: Sequence[Look], where: Place, progress: Progress, now_ns: int
+    rank: int,
+    seen: Sequence[Inspection],
+    looks: Sequence[Look],
+    where: Place,
+    progress: Progress,
+    now_ns: int,
+    *,
+    heartbeat: bool,
 ) -> Cause:
-    """Return the cause of a rank whose agent has not answered and sends no heartbeat: its thread cannot run."""
+    """Return the cause of a rank that sends no heartbeat, or is seen to hold the lock: no thread of its can run."""
     last = seen[-1]
-    evidence = ["heartbeat"] + (["stacks from outside"] if where.where else [])
+    evidence = ["heartbeat"] * heartbeat + (["stacks from outside"] if where.where else [])
     if where.does == place.SAVES and progress.age_s(now_ns) < WORK_S:
         return Cause(rank, "working", place.SAVES, where, evidence=tuple(evidence))
     if (disk := _by_disk(last, where, progress.age_s(now_ns))) is not None:

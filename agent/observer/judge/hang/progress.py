@@ -2,19 +2,34 @@
 
 A run stands when no rank completes a step.  Heartbeats come once a second whatever the rank does, and summaries show
 what a step takes; neither costs the ranks anything that they do not send anyway.
+
+Of a run that is seen from outside nobody knows a step. It stands while a rank stands in a wait for others, which then
+completes none, or while all ranks stand wherever they are.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge import standstill
 
 ONE: Final = 1_000_000_000
 _SUMMARIES: Final = 32
+LOOKS: Final = 2.5
+"""Looks from outside whose time has to pass before it is noticed that none has come."""
+
+
+class Seen(NamedTuple):
+    """A rank by looks from outside."""
+
+    at_ns: int
+    still_ns: int | None = None
+    """Since when its main thread has not moved; None: it moves."""
+    call: str = ""
+    """The call in which it waits for others meanwhile; empty where it is in none."""
 
 
 class Progress:
@@ -38,6 +53,10 @@ class Progress:
         the first sign of life."""
         self.has_stepped = False
         """True once any rank has completed a step."""
+        self.seen: dict[int, Seen] = {}
+        """By rank, how looks from outside have found it last."""
+        self._every_s = 0.0
+        """Seconds from one look to the next."""
         self.held: set[int] = set()
         """Ranks that are held at their step: the others reach it, are held, too, or wait for these."""
         self.longest_s = 0.0
@@ -57,6 +76,7 @@ class Progress:
     def lose(self, rank: int) -> None:
         """Take note of a rank whose process is gone."""
         self.gone.add(rank)
+        self.seen.pop(rank, None)
         self.held.discard(rank)
 
     def beat(self, beat: wire.Beat, now_ns: int) -> float | None:
@@ -81,6 +101,34 @@ class Progress:
         if beat.state in wire.HELD or let_go or (changed and not stepped):
             self.since_ns = now_ns
         return None
+
+    def sampled(self, message: wire.Sampled, now_ns: int) -> float | None:
+        """Take in looks from outside; return the seconds for which the run had stood where it has gone on, else None.
+
+        Without looks nothing is known: time without them is no standstill.
+        """
+        waits = message.shares.get("wait", 0.0) > 0.5
+        call = message.still_at.rpartition(", in ")[2] if waits else ""
+        last = self.seen.get(message.rank)
+        # As long as it is not known, a pause of some size is usual.
+        every_s = standstill.UNSEEN_S / LOOKS if last is None else (message.at_ns - last.at_ns) / ONE
+        self._every_s = min(max(0.0, every_s), standstill.LONGEST_S)
+        self.seen[message.rank] = Seen(message.at_ns, message.still_since_ns, call)
+        trains = message.shares.keys() & {"backward", "optimizer"}
+        self.has_stepped |= message.still_since_ns is None and (bool(trains) or message.log_step is not None)
+        present = [found for rank in self.present if (found := self.seen.get(rank)) is not None]
+        waiting = [found.still_ns for found in present if found.call and found.still_ns is not None]
+        still = [found.still_ns for found in present if found.still_ns is not None]
+        since_ns = min(waiting) if waiting else max(still) if still and len(still) == len(present) else now_ns
+        if not message.looks:
+            since_ns = now_ns
+        before, self.since_ns = self.since_ns, max(since_ns, self.since_ns or 0)
+        return None if before is None or self.since_ns <= before else (self.since_ns - before) / ONE
+
+    @property
+    def calls(self) -> dict[int, str]:
+        """By rank, the call in which it waits for others, as looks from outside have found it."""
+        return {rank: found.call for rank, found in self.seen.items() if found.call and found.still_ns is not None}
 
     def summary(self, summary: wire.Summary) -> None:
         """Take in a summary."""
@@ -115,7 +163,7 @@ class Progress:
     @property
     def patience_s(self) -> float:
         """Seconds without a step after which the ranks are asked where they stand."""
-        return standstill.looked_at_s(self.usual_s, has_stepped=self.has_stepped)
+        return max(standstill.looked_at_s(self.usual_s, has_stepped=self.has_stepped), LOOKS * self._every_s)
 
     @property
     def bearable_s(self) -> float:

@@ -87,7 +87,7 @@ class _Reasoning:
         self._last = case.looks[-1].ranks
         self._present = case.progress.present
         self._away = [rank for rank in range(case.world) if self._is_away(rank)]
-        self._waits = waits_of(self._last, case.world, self._present, self._away)
+        self._waits = waits_of(self._last, case.world, self._present, self._away, case.progress.calls)
 
     def _is_away(self, rank: int) -> bool:
         return rank in self._progress.gone or self._progress.has_ended(rank)
@@ -112,7 +112,7 @@ class _Reasoning:
         if self._waits.causes:
             return self._causes(self._waits.causes)
         if self._waits.complete:
-            return self._inside(self._waits.complete)
+            return self._apart() if self._waits.by_stacks else self._inside(self._waits.complete)
         return self._rendezvous() or self._outside()
 
     def _causes(self, ranks: Collection[int]) -> Conclusion | None:
@@ -270,6 +270,19 @@ class _Reasoning:
         text += f", which all have entered: network or backend{where}"
         return self._hang("all_inside", [], text, wait, ranks, False, where=place.where)
 
+    def _apart(self) -> Conclusion | None:
+        """Return the conclusion where all are in calls by their stacks: whether in the same one is not known."""
+        if (stopped := self._stopped()) is not None or self._age_s < self._patience_s:
+            return stopped
+        calls: dict[tuple[str, str], list[int]] = {}
+        for rank, (first, *_) in sorted(self._waits.waits.items()):
+            calls.setdefault((wording.in_words(first), self._place(rank).line), []).append(rank)
+        text, odd = wording.in_calls(calls, self._world)
+        causes = [Cause(rank, "mismatch", "", self._place(rank)) for rank in odd]
+        waiters = self._waits.ranks - set(odd)
+        wait, kind = self._waits.first(odd), "mismatch" if len(calls) > 1 else "all_inside"
+        return self._hang(kind, causes, text, wait, waiters, False, where=self._place(min(odd or waiters)).where)
+
     def _all_are_in(self, calls: Collection[str], complete: Sequence[Wait]) -> bool:
         """Say whether every rank of the run is blocked in one of these: then nobody is left who could answer."""
         blocked = {wait.rank for wait in complete if wait.call.op in calls and wait.call.blocking}
@@ -307,7 +320,14 @@ class _Reasoning:
         known = self._progress.met | beats.keys()
         world = max(self._world, self._progress.asked_world)
         missing = [rank for rank in range(world) if rank not in known] if self._progress.everyone else []
-        before = [rank for rank in self._present if rank in beats and beats[rank].activity == "imports"]
+        # Of a rank that is seen from outside it is not known what it does before.
+        before = [
+            rank
+            for rank in self._present
+            if rank not in waiters
+            and rank in beats
+            and (beats[rank].activity == "imports" or rank in self._progress.seen)
+        ]
         causes = [
             cause for rank in sorted({*missing, *before, *self._away}) if (cause := self._cause(rank)) is not None
         ]

@@ -12,6 +12,7 @@ import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from ddptop.agent.end.mismatch import DEFAULT_GROUP, Mismatch, difference
@@ -20,6 +21,7 @@ from ddptop.agent.observer.judge.hang.place import place_of
 from ddptop.agent.wire import GroupCalls, Inspection, OpenCall
 
 _POINT_TO_POINT: Final = frozenset({"send", "recv", "isend", "irecv", "recv_any_source"})
+NO_CALLS: Final[Mapping[int, str]] = MappingProxyType({})
 NEW_GROUP: Final = "new_group"
 """The call that is open while a group is made: it has no number, and the group no calls yet."""
 
@@ -71,7 +73,13 @@ class Waits:
         return max(direct or found, key=lambda wait: (wait.call.open_ns, -wait.rank), default=None)
 
 
-def waits_of(ranks: Mapping[int, Inspection], world: int, present: Iterable[int], absent: Iterable[int]) -> Waits:
+def waits_of(
+    ranks: Mapping[int, Inspection],
+    world: int,
+    present: Iterable[int],
+    absent: Iterable[int],
+    seen: Mapping[int, str] = NO_CALLS,
+) -> Waits:
     """Return who waits for whom.
 
     Args:
@@ -79,13 +87,14 @@ def waits_of(ranks: Mapping[int, Inspection], world: int, present: Iterable[int]
         world: number of ranks of the run.
         present: the ranks that can be asked.
         absent: ranks that have ended or are gone, and call nothing any more.
+        seen: by rank, the call that it was found in by many looks from outside.
     """
     groups = {rank: {each.group: each for each in inspection.groups} for rank, inspection in ranks.items()}
     away, there = frozenset(absent), frozenset(present)
     known = {rank for rank, inspection in ranks.items() if inspection.observed}
     # One that answers late, or not at all, may stand in the very call; it made at least those that it sent before.
     late = {rank for rank, inspection in ranks.items() if inspection.by != "agent"}
-    meets = {rank: name for rank, inspection in ranks.items() if (name := _collective(inspection))}
+    meets = {rank: name for rank in ranks if (name := _collective(ranks[rank]) or seen.get(rank, ""))}
     stands_in = {rank: name for rank, name in meets.items() if rank in late or rank not in known}
     idle = frozenset(rank for rank in there if not _is_in_call(ranks.get(rank)))
     members = {group: _members(group, groups, world) for group in {name for each in groups.values() for name in each}}

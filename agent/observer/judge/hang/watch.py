@@ -95,6 +95,12 @@ class Watch:
         if stood_s is not None and self._apart is None:
             self._go_on(stood_s, self.progress.since_ns or now_ns)
 
+    def sampled(self, message: wire.Sampled, now_ns: int) -> None:
+        """Take in looks from outside at a rank without an agent."""
+        stood_s = self.progress.sampled(message, now_ns)
+        if stood_s is not None:
+            self._go_on(stood_s if self.progress.has_stepped else 0.0, self.progress.since_ns or now_ns)
+
     def rest(self, now_ns: int) -> None:
         """Begin anew to count the time without a step: somebody has stopped the run on purpose."""
         self.progress.rest(now_ns)
@@ -267,7 +273,7 @@ class Watch:
     def _choose(self, found: Mapping[int, wire.Inspection]) -> tuple[int, ...]:
         """Return the ranks of a large group to be asked for stacks: those that may be the cause, and some others."""
         present = self.progress.present
-        waits = waits_of(found, self._world, present, self._ended())
+        waits = waits_of(found, self._world, present, self._ended(), self.progress.calls)
         silent = [rank for rank in present if rank not in found or found[rank].by != "agent"]
         likely = sorted(waits.causes & set(present)) or silent
         chosen = dict.fromkeys([*likely[:_MOST_CAUSES], *sorted(waits.circle)[:_MOST_CAUSES]])

@@ -134,6 +134,24 @@ def difference(mismatch: Mismatch, lines: Mapping[int, str], world: int) -> str:
     return f"{text}: {named(mismatch.odd, world)} {verb(mismatch.odd, 'is', 'are')} one call ahead"
 
 
+def in_calls(calls: Mapping[tuple[str, str], Sequence[int]], world: int) -> tuple[str, list[int]]:
+    """Return the line about ranks that are in calls by their stacks alone, and the odd ones: fewer than all others.
+
+    Args:
+        calls: by call and line, the ranks in it.
+        world: number of ranks of the run.
+    """
+    groups = sorted(calls.items(), key=lambda each: len(each[1]))
+    parts = []
+    for (call, line), ranks in groups[:_MOST_NAMED]:
+        stands = f"{named(ranks, world)} {verb(ranks, 'stands', 'stand')} in {call}"
+        parts.append(f"{stands} ({line})" if line else stands)
+    if len(groups) == 1:
+        return f"{parts[0]}, and it does not end: the network, or one is a call ahead", []
+    odd = list(groups[0][1]) if len(groups[0][1]) < len(groups[-1][1]) and len(groups) == 2 else []
+    return f"{', '.join(parts)}: they wait for each other", odd
+
+
 def locks(inspections: Iterable[Inspection]) -> str:
     """Return a lock for which a thread of these ranks waits, with its holder where that is known; empty without any."""
     found = [(each.rank, thread) for each in inspections for thread in each.threads if thread.lock]

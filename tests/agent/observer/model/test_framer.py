@@ -202,12 +202,15 @@ def test_of_ranks_seen_from_outside_is_told_what_looks_show_and_nothing_else() -
     )
     assert (ranks[0].known_by, ranks[0].step, ranks[0].loss, ranks[0].phases_ms) == ("outside", None, None, None)
     looks = ranks[0].by_looks
-    assert looks is not None and looks.shares == pytest.approx({"wait": 0.3, "forward": 0.7})
+    assert looks is not None
+    assert looks.shares == pytest.approx({"wait": 0.3, "forward": 0.7})
     # Of 40 independent looks: the root of 0.3 * 0.7 / 40.
     assert looks.errors["wait"] == pytest.approx(0.072, abs=0.004)
     assert (looks.looks, looks.line, looks.line_phase, looks.line_share) == (60, "train.py:31 load", "forward", 0.5)
-    assert run.by_looks is not None and run.by_looks.shares["wait"] == pytest.approx(0.15)
-    assert not run.from_log and not ranks[0].from_log
+    assert run.by_looks is not None
+    assert run.by_looks.shares["wait"] == pytest.approx(0.15)
+    assert not run.from_log
+    assert not ranks[0].from_log
 
     # Rank 0 writes the log, as nearly always.
     store.apply(seen(0, 48.0, 0.4, log_step=120, log_total=400, log_loss=2.5, log_at_ns=48 * 10**9), 48.0)
