@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ddptop.agent.launcher.position import Position
 from ddptop.agent.rank.process import ancestry, crashes, descriptors, observing
 from ddptop.agent.rank.process.output import Output, say_unobserved
-from ddptop.agent.rank.process.position import Position
 from ddptop.agent.rank.session import Session
 from ddptop.agent.run.rundir import RunDir
 

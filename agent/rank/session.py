@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 
 from ddptop import agent
+from ddptop.agent.launcher.position import Position
 from ddptop.agent.rank.calls import given
 from ddptop.agent.rank.calls.script import Script
 from ddptop.agent.rank.checksums.checks import Checks
@@ -32,7 +33,6 @@ from ddptop.agent.rank.inspection.warned import Warned
 from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving, observing
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.output import Output
-from ddptop.agent.rank.process.position import Position
 from ddptop.agent.rank.process.rendezvous import Participant
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.records import device_time

@@ -1,7 +1,6 @@
 """The process of a rank: its run, its output, its record and its end.
 
 enrolment    the run of this rank, found or made
-position     rank, world and host number, by the variables of each launcher
 rendezvous   the rendezvous of the observers of several hosts
 observing    the start of an observer for a run that something else launched
 ancestry     the difference between a rank and the processes that it starts

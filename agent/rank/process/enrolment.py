@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
+from ddptop.agent.launcher.position import Position
 from ddptop.agent.rank.process.output import Output, say
-from ddptop.agent.rank.process.position import Position
 from ddptop.agent.run import generations, hosts, rundir
 from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 from ddptop.agent.run.switches import injection

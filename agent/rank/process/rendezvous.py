@@ -25,9 +25,9 @@ from typing import Any, Final
 
 import msgspec
 
+from ddptop.agent.launcher.position import Position
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.process import observing
-from ddptop.agent.rank.process.position import Position
 from ddptop.agent.run import hosts, records
 from ddptop.agent.run.hosts import KEY_FILE_VARIABLE, LISTEN_VARIABLE, Listen, Rendezvous
 from ddptop.agent.run.rundir import RunDir

@@ -20,7 +20,7 @@ from ddptop.agent.rank.process import ending
 from ddptop.agent.rank.process.output import Output, flush, say_unobserved
 
 if TYPE_CHECKING:
-    from ddptop.agent.rank.process.position import Position
+    from ddptop.agent.launcher.position import Position
     from ddptop.agent.rank.session import Session
     from ddptop.agent.run.rundir import Run, RunDir
 
@@ -33,8 +33,8 @@ class _Rank:
 
     def joins(self, given: Mapping[str, Any]) -> bool:
         """Start the agent where this call joins the run's group; return False where a later call may do that."""
+        from ddptop.agent.launcher.position import Position
         from ddptop.agent.rank.process import ancestry, enrolment
-        from ddptop.agent.rank.process.position import Position
         from ddptop.agent.wire.frames import ENDED
 
         directory = enrolment.enrolled()

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.bases import marked
 
+from ddptop.agent.launcher.position import Position
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.process import rendezvous
-from ddptop.agent.rank.process.position import Position
 from ddptop.agent.rank.process.rendezvous import Participant
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import Rendezvous

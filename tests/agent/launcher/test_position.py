@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.agent.rank.process.position import Position, tasks_on
+from ddptop.agent.launcher.position import Position, tasks_on
 
 TORCHRUN = {
     "RANK": "5",
