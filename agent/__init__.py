@@ -9,6 +9,7 @@ __main__  the runner of a rank: the script and, beside it, the agent
 observer  beside the ranks, one process a run: starts them, relays, records, judges, ends
 rank      inside a rank: hooks, records, sockets
 client    whoever looks on at runs, or acts on them
+outside   training groups that nobody prepared
 end       the end of a run, and the processes that it leaves
 launcher  the start of runs
 record    what is kept of a run: its history over steps and time, its events and diagnoses

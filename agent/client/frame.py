@@ -34,6 +34,8 @@ class Frame(RunFrame, frozen=True, kw_only=True, tag=False, gc=True):
     """The owner, where the run is somebody else's."""
     size_bytes: int | None = None
     """Bytes of its directory on the disk, logs included; None where nobody has looked."""
+    unmet: bool = False
+    """True of a group that nobody has prepared, and nobody has attached to yet."""
     hosts: HostFrames = NO_HOSTS
     """Those of a run on several; none of a run on one."""
 

@@ -18,6 +18,7 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.client.sources import takeover
+from ddptop.agent.client.sources import unprepared as outside
 from ddptop.agent.end import survey
 from ddptop.agent.record import retention
 from ddptop.agent.run import identity, records, rundir
@@ -146,16 +147,30 @@ def live() -> list[Run]:
 
 
 def meant(text: str) -> list[str]:
-    """Return the names of the runs that this may mean: a name, the beginning of one, or its last 4 digits."""
-    return rundir.meant(text)
+    """Return the names of the runs that this may mean: a name, the beginning of one, or its last 4 digits.
+
+    Groups that nobody prepared are looked for where no run is meant.
+    """
+    return rundir.meant(text) or [group.name for group in outside.meant(text, outside.found())]
+
+
+def unprepared() -> list[str]:
+    """Return the names of the groups that nobody prepared, and nobody has attached to yet."""
+    return [group.name for group in outside.found()]
 
 
 def find(text: str) -> Run:
-    """Return the run that this means.
+    """Return the run that this means; a group that nobody prepared becomes one.
 
     Raises:
         RunDirError: there is none, or more than one.
     """
+    if not rundir.meant(text):
+        among = outside.meant(text, outside.found())
+        if len(among) > 1:
+            raise RunDirError(f"run {text!r}: could be {', '.join(each.name for each in among)}; give more of the name")
+        if among:
+            return Run(outside.meet(among[0]))
     return Run(rundir.find(text))
 
 
@@ -169,10 +184,10 @@ def named(name: str) -> Run:
 
 
 def of_process(pid: int) -> Run:
-    """Return the run that a process belongs to.
+    """Return the run that a process belongs to; a group that nobody prepared becomes one.
 
     Raises:
-        RunDirError: there is no such process, or it was not started with ddptop.
+        RunDirError: there is no such process, or it is of no training.
     """
     for run in listed():
         # Removed under our eyes, it has no process.
@@ -182,10 +197,13 @@ def of_process(pid: int) -> Run:
     words = identity.command(pid)
     if not words:
         raise RunDirError(f"run '{pid}': no such run, and no such process; `ddptop ps` lists the runs")
-    raise RunDirError(
-        f"process {pid} ({clean(' '.join(words), 80)}) was not started with ddptop, which cannot join it now; "
-        f"start the next one with `torchrun ... -m ddptop.agent train.py`, or with `ddptop launch train.py`"
-    )
+    if (directory := outside.of_process(pid)) is not None:
+        return Run(directory)
+    row = identity.table().get(pid)
+    what = f"process {pid} ({clean(' '.join(words), 80)})"
+    if row is not None and row.uid != os.geteuid():
+        raise RunDirError(f"{what} belongs to another user (uid {row.uid}): `sudo -u '#{row.uid}' ddptop attach {pid}`")
+    raise RunDirError(f"{what} is of no training: no Python with torch is it, or is above it; `ddptop ps` lists all")
 
 
 def of_this_job(among: Iterable[Run]) -> list[Run]:

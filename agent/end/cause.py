@@ -219,7 +219,7 @@ def judge(
         text = first.text
         if first.unexplained:
             begin = members[first.rank].log_begin if first.rank in members else 0
-            printed = None if directory is None else in_log(directory.rank_log(first.rank), begin)
+            printed = None if directory is None else in_log(directory.output(first.rank), begin)
             if printed is None and (first.rank not in members or members[first.rank].log is None):
                 # A rank that ends before its agent has begun prints where torchrun does.
                 printed = last_output(torchrun_log)

@@ -32,6 +32,7 @@ _KILL_PATIENCE_S: Final = 5.0
 _LAST_S: Final = 0.4
 """Seconds that torchrun may live on after the last of the other processes."""
 _LOOK_S: Final = 0.03
+_SOUGHT_OUTSIDE: Final = " (of what was seen as its processes, and of what they started)"
 _SOUGHT: Final = " (of what they started, or what has the run's mark in its environment)"
 """A job started by hand may leave a process behind that has neither parent nor environment any more."""
 
@@ -114,10 +115,13 @@ def end(
         countdown: receives a line on the processes left and the time to SIGKILL, which replaces the last such line.
     """
     alone_at: float | None = None
+    seen = set(run.known)
 
     def scan() -> list[Target]:
         nonlocal alone_at
-        targets = find(run, directory.members())
+        targets = find(msgspec.structs.replace(run, known=tuple(seen)) if run.outside else run, directory.members())
+        # Without a mark, one that loses its parent meanwhile is known from before.
+        seen.update(target.process for target in targets)
         if any(target.role != "torchrun" for target in targets):
             alone_at = None
         elif alone_at is None:
@@ -136,7 +140,7 @@ def end(
 
     outcome = _climb(scan, ask, grace, progress, countdown)
     # Of a launched run the observer is the parent of whatever has lost its own.
-    return outcome if run.launched else replace(outcome, sought=_SOUGHT)
+    return outcome if run.launched else replace(outcome, sought=_SOUGHT_OUTSIDE if run.outside else _SOUGHT)
 
 
 def end_rank(

@@ -103,7 +103,7 @@ def of_ranks(
     code = codes.get(first)
     output = ""
     if directory is not None and (ended is None or ended.exit_code is None):
-        output = output_of(directory.rank_log(first), 0 if member is None else member.log_begin) or torchrun_log
+        output = output_of(directory.output(first), 0 if member is None else member.log_begin) or torchrun_log
     dump = traces.crash(output) if code in _CRASHES else None
     printed = output if dump is None else dump.before
     error = None if ended is None or not ended.exit_code else ended.error or f"SystemExit: {ended.exit_code}"
@@ -141,7 +141,7 @@ def went_on(member: Member, directory: RunDir | None, left_at_ns: int = 0) -> st
     ended = member.ended
     if directory is None or (ended is not None and ended.exit_code):
         return ""
-    log = directory.rank_log(member.rank)
+    log = directory.output(member.rank)
     with contextlib.suppress(OSError):
         if log.stat().st_mtime_ns < (left_at_ns if ended is None else ended.at_ns) - _BEFORE_NS:
             return ""
@@ -175,7 +175,7 @@ def _stood(members: Mapping[int, Member], directory: RunDir | None, codes: Mappi
         if member.ended is not None and member.ended.traceback:
             stack = traces.of_traceback(member.ended.traceback, recorded=True)
         elif directory is not None and codes.get(rank) in _CRASHES:
-            dump = traces.crash(output_of(directory.rank_log(rank), member.log_begin))
+            dump = traces.crash(output_of(directory.output(rank), member.log_begin))
             stack = traces.Stack() if dump is None else dump.stack
         name = stack.collective
         if not name and any(spot.function == _BACKWARD for spot in stack.frames):

@@ -3,7 +3,8 @@
 A process belongs to a run when it descends from torchrun, a rank or the observer, when it is in a
 session that one of the first two leads, or when its owner is the run's and its environment
 carries the run's marker.  A process without any of these is not found; the caller and its ancestors
-are left out, but for ancestors of the observer.
+are left out, but for ancestors of the observer.  A job that nobody prepared carries no marker: there the variables that
+its launcher has drawn for it take its place, and processes that were seen as the job's before.
 """
 
 from __future__ import annotations
@@ -59,17 +60,19 @@ def find(run: Run, members: Mapping[int, Member]) -> list[Target]:
     if run.torchrun and _is_in(table, run.torchrun) and run.torchrun.pid not in spared:
         torchrun = run.torchrun.pid
         # Ranks that have not reported yet: the direct children of torchrun are ranks.
-        if len(members) < run.world:
+        if len(members) < run.world and not run.outside:
             roles.update({pid: "rank" for pid, row in table.items() if row.parent == torchrun})
         roles[torchrun] = "torchrun"
     roots = roles.keys() - spared
     # A session keeps its id as long as it has a process, whatever became of parents and environments.
     led = {pid for pid in roots if table[pid].session == pid}
+    known = {process.pid for process in run.known if _is_in(table, process) and run.owner == table[process.pid].uid}
     for pid, row in table.items():
-        if pid not in roles and (row.session in led or _is_marked(row, run)):
+        if pid not in roles and (row.session in led or pid in known or _is_marked(row, run)):
             roles[pid] = "helper"
-    # Processes that have lost their parent are children of the observer.
-    for pid in _below((roles.keys() - spared) | ({observer} if observer is not None else set()), table):
+    # Processes that have lost their parent are children of the observer, but for those of a job seen from outside.
+    adopting = {observer} if observer is not None and not run.outside else set()
+    for pid in _below((roles.keys() - spared) | adopting, table):
         roles.setdefault(pid, "helper")
     found = roles.keys() - spared
     names = {"torchrun": run.leader}
@@ -148,4 +151,7 @@ def _below(roots: Iterable[int], table: Mapping[int, Row]) -> set[int]:
 def _is_marked(row: Row, run: Run) -> bool:
     if not run.run_id or run.owner not in (None, row.uid):
         return False
+    if run.outside:
+        held = identity.environment(row.process.pid) if run.marks else {}
+        return bool(held) and all(held.get(name, "").startswith(begin) for name, begin in run.marks.items())
     return identity.carries(row.process.pid, MARKER, run.run_id)

@@ -276,7 +276,7 @@ def _stack(directory: RunDir, member: Member, code: int | None, status: int | No
         return traces.of_traceback(causes.own_failure(member.ended)[2], recorded=True)
     if (status is not None and -status in kinds.FROM_OUTSIDE) or not (code or status or prints):
         return traces.Stack()
-    output = last_words.output_of(directory.rank_log(member.rank), member.log_begin)
+    output = last_words.output_of(directory.output(member.rank), member.log_begin)
     if status is None or status >= 0:
         return traces.of_traceback(traces.printed(output))
     dump = traces.crash(output)
@@ -285,7 +285,7 @@ def _stack(directory: RunDir, member: Member, code: int | None, status: int | No
 
 def _output(directory: RunDir, member: Member) -> list[str]:
     """Return the last lines of a rank's log before its own traceback or crash dump, which are shown beside them."""
-    text = tail.end(directory.rank_log(member.rank), begin=member.log_begin)
+    text = tail.end(directory.output(member.rank), begin=member.log_begin)
     if (dump := traces.crash(text)) is not None:
         text = dump.before
     if member.ended is not None and member.ended.traceback:
@@ -322,7 +322,7 @@ def _traceback(
             and -death.status not in kinds.FROM_OUTSIDE
             and death.status < 0
         ):
-            dump = traces.crash(last_words.output_of(directory.rank_log(member.rank), member.log_begin))
+            dump = traces.crash(last_words.output_of(directory.output(member.rank), member.log_begin))
             if dump is not None:
                 frames = (f'  File "{spot.file}", line {spot.line} in {spot.function}' for spot in _own(dump.stack))
                 return _bounded("\n".join((f"Fatal Python error: {dump.what}", *frames))), member.rank

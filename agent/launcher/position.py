@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 _STARTERS: Final = frozenset(
     {"torch.distributed.run", "torch.distributed.launch", "torchrun", "accelerate", "accelerate.commands.launch"}
-    | {"deepspeed", "deepspeed.launcher.runner", "horovodrun"}
+    | {"deepspeed", "deepspeed.launcher.runner", "deepspeed.launcher.launch", "horovodrun"}
 )
 """Programs and modules that start the ranks: each of them is no rank itself."""
 _LOOPBACK: Final = re.compile(r"localhost(\.|$)|127\.|::1$|\[::1\]$")
@@ -48,7 +48,7 @@ class Position(NamedTuple):
         """
         if "RANK" in environment or "WORLD_SIZE" in environment:
             return _of_torch(environment)
-        if not _starts_ranks(program):
+        if not starts_ranks(program):
             for read in _LAUNCHERS:
                 found = read(environment)
                 if found is not None:
@@ -68,7 +68,8 @@ class Position(NamedTuple):
         return self.world > 1 and bool(address) and not _LOOPBACK.match(address)
 
 
-def _starts_ranks(program: str) -> bool:
+def starts_ranks(program: str) -> bool:
+    """Say whether a program or `-m module` starts ranks and is none itself."""
     flag, _, module = program.partition(" ")
     return (module.strip() if flag == "-m" else os.path.basename(program)) in _STARTERS
 

@@ -28,6 +28,7 @@ from ddptop.agent.observer.hosts.ends import OtherEnds
 from ddptop.agent.observer.jobs import resizing
 from ddptop.agent.observer.jobs.attached import Attached
 from ddptop.agent.observer.jobs.scheduler import Scheduler
+from ddptop.agent.observer.jobs.unprepared import Unprepared
 from ddptop.agent.observer.jobs.unseen import Unseen
 from ddptop.agent.observer.model.situation import Supervision
 from ddptop.agent.observer.relay.relay import Relay
@@ -87,6 +88,7 @@ class Observer:
         self._exits = Exits()
         self._awaited = Awaited(run)
         self._unseen = Unseen(time.monotonic())
+        self._unprepared = Unprepared(directory) if run.outside else None
         relay = self._relay = Relay(context, directory, run)
         self._scheduler = Scheduler(run, relay.requests)
         self._say = relay.events.say
@@ -129,6 +131,7 @@ class Observer:
                 self._note_action()
                 self._abandon()
                 return
+            self._look_outside()
             self._find_ranks()
             self._look_for_unseen()
             self._note_exits()
@@ -195,7 +198,8 @@ class Observer:
         """Look after the ranks of a job that something else launched."""
         self._launcher = Attached(self._directory, self._run)
         if before is None or before.observer is None:
-            self._say(f"an observer (pid {os.getpid()}) watches this job, which was started by hand")
+            how = "nobody prepared: it is seen from outside" if self._run.outside else "was started by hand"
+            self._say(f"an observer (pid {os.getpid()}) watches this job, which {how}")
         else:
             was = f"observer {before.observer.pid}"
             self._say(f"{was} is gone; an observer with pid {os.getpid()} takes over", "warning")
@@ -294,6 +298,13 @@ class Observer:
     def _living(self) -> list[int]:
         return [rank for rank, member in self._directory.members().items() if is_alive(member.process)]
 
+    def _look_outside(self) -> None:
+        """Have the ranks of a job that nobody prepared recorded."""
+        if self._unprepared is not None and self._orders.killed_by is None:
+            complete = len(self._exits.alive()) >= states.ranks_here(self._run, self._run.world)
+            if changes := self._unprepared.turn(self._run, complete=complete):
+                self._write(**changes)
+
     def _find_ranks(self) -> None:
         alive = self._exits.alive()
         recounted = self._starts.count() > self._generation
@@ -366,6 +377,8 @@ class Observer:
         members = self._directory.members() if self._ends.have_records_changed() or dead else {}
         for rank, member in members.items():
             if member.generation == self._generation and rank in self._members:
+                if member.by_agent != self._members[rank].by_agent:
+                    self._relay.follow(member)
                 self._members[rank] = member
         failed = self._ends.tell_failures(self._members)
         for rank in dead:

@@ -194,12 +194,18 @@ def carries(pid: int, name: str, value: str) -> bool:
 
 def variable(pid: int, name: str) -> str:
     """Return a variable of the environment with which a process was started, empty where that cannot be read."""
+    return environment(pid).get(name, "")
+
+
+def environment(pid: int) -> dict[str, str]:
+    """Return the environment with which a process was started, empty where that cannot be read."""
     try:
         held = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
-        return ""
-    begin = f"{name}=".encode()
-    return next((os.fsdecode(each[len(begin) :]) for each in held if each.startswith(begin)), "")
+        return {}
+    # Of a name that is there twice, the first counts.
+    pairs = (each.partition(b"=") for each in reversed(held))
+    return {os.fsdecode(name): os.fsdecode(value) for name, sign, value in pairs if sign}
 
 
 def command(pid: int) -> tuple[str, ...]:

@@ -105,6 +105,9 @@ TORCHRUN: Final = "torch.distributed.run"
 """The module that torchrun runs."""
 
 
+_STARTERS: Final = TORCHRUN, "torchrun", "accelerate", "deepspeed"
+
+
 class Run(msgspec.Struct, frozen=True):
     """A run: its launch options, its observer and torchrun, its state and end."""
 
@@ -195,4 +198,7 @@ class Run(msgspec.Struct, frozen=True):
         """Name of the process that starts the ranks: torchrun, or the program where it spawns them itself."""
         if not self.launched and self.torchrun is None:
             return "its launcher"
+        if self.outside:
+            starter = next((name for name in _STARTERS if any(name in word for word in self.command)), "the program")
+            return "torchrun" if starter == TORCHRUN else starter
         return "torchrun" if not self.command or TORCHRUN in self.command else "the program"

@@ -106,6 +106,20 @@ class RunDir:
         """Return the file for stdout and stderr of a rank, in the order written."""
         return self.logs / f"rank-{rank}.log"
 
+    def output(self, rank: int) -> Path:
+        """Return the file with the output of a rank: its log, or where that of a rank without an agent goes."""
+        try:
+            member = records.decode(private.read(self.rank_record(rank)), Member)
+        except (OSError, ValueError):
+            return self.rank_log(rank)
+        return Path(self._log_of(member) or self.rank_log(rank))
+
+    def _log_of(self, member: Member) -> str | None:
+        # That of another user could name any file, which only root may read.
+        if member.by_agent or member.log is None or self.owner != os.geteuid():
+            return None if member.log is None else str(self.rank_log(member.rank))
+        return member.log
+
     def rank_crash(self, rank: int) -> Path:
         """Return the file for the stacks that a rank without a log writes when it crashes in native code."""
         return self.rank_log(rank).with_suffix(".crash")
@@ -177,7 +191,7 @@ class RunDir:
                 without_end_by_others(member),
                 pub=self.address(member.rank, "pub"),
                 cmd=self.address(member.rank, "cmd"),
-                log=None if member.log is None else str(self.rank_log(member.rank)),
+                log=self._log_of(member),
             )
             for member in self.reported()
             if member.rank < world and (most is None or member.generation <= most)

@@ -104,7 +104,10 @@ def shown(said: str) -> str:
 def describe(evidence: Evidence, state: str) -> str:
     """Return in a few words the activity of a rank in that state, or the evidence where the rank sends no messages."""
     if state == "frozen" and evidence.status in _STOPPED:
-        return f"{_STOPPED[evidence.status]}; {_last_heard(evidence)}"
+        # A rank without an agent is never heard.
+        never = evidence.said is not None and evidence.heard_s is None and evidence.listened_s is None
+        heard = "" if never else f"; {_last_heard(evidence)}"
+        return f"{_STOPPED[evidence.status]}{heard}"
     if state == "silent":
         return f"{_last_heard(evidence)}{_doing(evidence)}"
     if evidence.ended is not None and state in ENDED:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.host.machine import HostLoad
-from ddptop.agent.wire import VERDICT_KINDS, Verdict
+from ddptop.agent.wire import VERDICT_KINDS
 from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.drawing import units
 from ddptop.tui.link.source import Control
@@ -41,6 +41,8 @@ class RunLine:
     age_s: float | None
     """Since it began; how long it took, where it has ended."""
     launched: bool
+    unmet: bool = False
+    """As in `Frame`."""
     checkpoints: bool = False
     """True where its script has registered how to save one."""
     grace_s: float = 5.0
@@ -73,10 +75,10 @@ def line_of(frame: Frame) -> RunLine:
         step=frame.step,
         total_steps=frame.total_steps,
         loss=frame.loss,
-        # What held back a run that has ended is in its report; here it would be read as the cause of its end.
-        remark="" if frame.verdict is None or frame.state in ENDED else _remark(frame.verdict),
+        remark=_remark(frame),
         age_s=None if frame.started_at is None else end - frame.started_at,
         launched=frame.launched,
+        unmet=frame.unmet,
         checkpoints=frame.checkpoints,
         grace_s=frame.grace_s,
         waiting=frame.waiting,
@@ -86,7 +88,11 @@ def line_of(frame: Frame) -> RunLine:
     )
 
 
-def _remark(verdict: Verdict) -> str:
+def _remark(frame: Frame) -> str:
+    verdict = frame.verdict
+    # What held back a run that has ended is in its report; here it would be read as the cause of its end.
+    if verdict is None or frame.state in ENDED:
+        return ""
     if verdict.rank is not None:
         return f"rank {verdict.rank}{' hangs' if verdict.kind == 'hang' else ''}"
     kind = VERDICT_KINDS.get(verdict.kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ddptop.agent.client import runs
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.client.host.machine import Machine
+from ddptop.agent.client.sources import unprepared
 from ddptop.agent.client.start.request import Request
 from ddptop.agent.client.watch import Watch
 from ddptop.tui.drawing import units
@@ -20,6 +22,8 @@ from ddptop.tui.link.source import Refused
 if TYPE_CHECKING:
     from ddptop.tui.launch.programs import Option
 
+UNPREPARED_S: Final = 3.0
+"""Seconds between two looks for groups that nobody prepared: each takes some tens of milliseconds."""
 BUDGET_S: Final = 0.15
 """Work of one look after which the other runs are shown by their records, until the next one."""
 
@@ -41,6 +45,9 @@ class Runs:
         """By id of the run; those with something still to be read."""
         self._over: dict[str, RunLine] = {}
         """The same of runs that have ended and are read to the end."""
+        self._unprepared: list[RunLine] = []
+        """The groups that nobody prepared and nobody has met, as they were seen last."""
+        self._unprepared_due = -math.inf
         self._options: dict[str, tuple[Option, ...]] = {}
 
     def listing(self, shown: RunLine | None) -> Listing:
@@ -60,6 +67,10 @@ class Runs:
                 yield replace(self._over[run_id], run=name)
             elif run_id in self._watches:
                 yield self._line(run_id, self._watches[run_id], deadline)
+        if self._clock() >= self._unprepared_due:
+            self._unprepared = [line_of(unprepared.frame_of(group)) for group in unprepared.found()]
+            self._unprepared_due = self._clock() + UNPREPARED_S
+        yield from (line for line in self._unprepared if line.run_id not in known)
 
     def _known(self, shown: str | None) -> dict[str, str]:
         """Return the name of each run by its id, newest first, with a watch of each that needs one.

@@ -94,7 +94,7 @@ class RunLogs:
         several = len(set(hosts.values())) > 1
         logs = [
             LogSource(
-                copies.get(rank, str(self._directory.rank_log(rank))), rank, host=hosts.get(rank) if several else None
+                copies.get(rank, str(self._directory.output(rank))), rank, host=hosts.get(rank) if several else None
             )
             for rank in self._ranks or range(run.world)
             # The log of another host's rank is there.

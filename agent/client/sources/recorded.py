@@ -144,7 +144,7 @@ def concluded(frames: Frames, run: Run, directory: RunDir, events: Iterable[wire
         end |= {"events": (*frame.events, *lines)[-MOST_EVENTS:]}
     elif frame.run == run.run:
         return replace(frame, **end), ranks
-    logs = [None if each.log is None or each.far else str(directory.rank_log(each.rank)) for each in ranks]
+    logs = [None if each.log is None or each.far else str(directory.output(each.rank)) for each in ranks]
     return replace(frame, **end), [replace(rank, log=log) for rank, log in zip(ranks, logs, strict=True)]
 
 

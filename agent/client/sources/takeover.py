@@ -155,7 +155,8 @@ def _needs_successor(now: survey.Survey) -> bool:
     """Say whether there is a place for another observer: one in another container would see none of its processes."""
     run = now.run
     # The absolute difference: a date in the future means that the clock was set back since.
-    starting = run.observer is None and abs(time.time_ns() - run.created_at_ns) < _START_S * 1e9
+    # That of a job which nobody prepared is started by whoever has met it, here.
+    starting = run.observer is None and not run.outside and abs(time.time_ns() - run.created_at_ns) < _START_S * 1e9
     return not now.supervised and now.cause != ELSEWHERE and not starting
 
 

@@ -38,6 +38,7 @@ from ddptop.agent.observer.actions.profile import UNASKED, OnVerdict, profile
 from ddptop.agent.observer.actions.ranks import Ranks
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.hosts.questions import OtherHosts
+from ddptop.agent.observer.jobs import unprepared
 from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.model.situation import Circumstances
 from ddptop.agent.observer.service.forwarding import Forwarding
@@ -176,6 +177,8 @@ class Actions:
             self._answer(action, Refused(f"there is no action {clean_line(command.action, 40)!r}"))
         elif self._ends_at is not None or self.is_killed:
             self._reply(sender, wire.Reply(command.id, False, _KILLED if self.is_killed else TOO_LATE))
+        elif lacking := self._lacks_agent(command.action):
+            self._answer(action, Refused(lacking))
         elif command.action == _FREEZE:
             action.turns = self._freeze(action)
             self._beside.append(action)
@@ -199,6 +202,19 @@ class Actions:
             self._next = action
         else:
             self._answer(action, self._busy_with(before))
+
+    def _lacks_agent(self, action: str) -> str:
+        """Return why an action is not for a job that nobody prepared; empty where it is, or the job was prepared."""
+        run = self._model.store.run
+        if not run.outside or action == _FREEZE:
+            return ""
+        if action == "resume" and freezer.has_stopped(self._directory):
+            # Whoever has stopped it may have had a reason.
+            is_ours = freezer.frozen(self._directory) is not None
+            return (
+                "" if is_ours else f"somebody else has stopped {run.run}: `kill -CONT` lets it go on, as it was stopped"
+            )
+        return unprepared.refusal(run, self._directory.members().values())
 
     def _action(self, command: wire.Act) -> Action:
         self._due = 0.0

@@ -220,6 +220,9 @@ class LinkedHosts(OtherHosts):
     def _are_several(self) -> bool:
         """Say whether the run has ranks on other hosts."""
         run, here = self._run, len(self._here.members)
+        if run.outside:
+            # Without agents nobody has told the hosts of one another.
+            return False
         if run.nodes is not None and run.nodes > 1:
             return True
         if run.local_world is None and (run.launched or time.monotonic() - self._began < _ALL_COME_S):

@@ -133,6 +133,10 @@ class Intake:
             RunDirError: its socket belongs to another user, or is open to others.
             zmq.ZMQError: there cannot be a socket.
         """
+        if not member.by_agent:
+            anew = self._begin(member)
+            self._unlisten(member.rank, "")
+            return anew
         check_socket(member.pub, self._owner)
         anew = self._begin(member)
         # The ranks of a new generation have the addresses of the old ones.
@@ -146,15 +150,18 @@ class Intake:
     def follow_elsewhere(self, member: Member) -> bool:
         """Take in what the observer of another host repeats of a rank there; return as `follow`."""
         anew = self._begin(member)
-        if self._addresses.get(member.rank, ("", ""))[0]:
-            # It was on this host before the group was restarted.
-            self._all.disconnect(self._addresses[member.rank][0])
-            if member.rank in self._near_ranks:
-                self._near_ranks.discard(member.rank)
-                self._near.disconnect(self._addresses[member.rank][0])
-        self._addresses[member.rank] = "", _ELSEWHERE
+        self._unlisten(member.rank, _ELSEWHERE)
         self._refills[member.rank] = _Refill(self, member.rank)
         return anew
+
+    def _unlisten(self, rank: int, answers: str) -> None:
+        """Listen no more to a rank that was on this host before, or had an agent."""
+        if address := self._addresses.get(rank, ("", ""))[0]:
+            self._all.disconnect(address)
+            if rank in self._near_ranks:
+                self._near_ranks.discard(rank)
+                self._near.disconnect(address)
+        self._addresses[rank] = "", answers
 
     def look_for_gap(self, rank: int) -> None:
         """Ask a rank on another host for what it has published while that was not heard.

@@ -360,7 +360,10 @@ class Relay:
             if not is_followed:
                 self._follow(member)
                 is_followed = True
-            self._forwarding.connect(member.rank, member.cmd)
+            if member.by_agent:
+                self._forwarding.connect(member.rank, member.cmd)
+            else:
+                self._forwarding.lose(member.rank)
         except (RunDirError, zmq.ZMQError) as error:
             problem = error
         if said := self._following.tried(member, problem, is_followed=is_followed):

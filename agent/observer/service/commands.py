@@ -195,7 +195,7 @@ class Commands:
     def _log_of(self, rank: int, command: wire.ReadLog) -> wire.Reply:
         try:
             found = tail.grown(
-                self._directory.rank_log(rank), command.inode or -1, command.offset,
+                self._directory.output(rank), command.inode or -1, command.offset,
                 most=wire.MOST_OF_LOG, tail=command.tail, behind=_BEHIND,
             )  # fmt: skip
         except FileNotFoundError:

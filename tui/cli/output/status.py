@@ -201,6 +201,8 @@ def _hang(frame: Frame) -> str:
 
 def remark(frame: Frame) -> str:
     """Return one line on what is wrong with a run as a whole, empty where nothing is."""
+    if frame.unmet:
+        return f"not prepared: ddptop attach {frame.run} shows it"
     if frame.orphaned:
         return f"the launcher is gone, its ranks still run: ddptop kill {frame.run}"
     found = unobserved(frame, "the training goes on") or frame.held or frame.cause or unheard_hosts(frame)

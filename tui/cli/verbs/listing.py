@@ -23,7 +23,8 @@ _THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", 
 def add(verbs: Verbs) -> None:
     ps = add_verb(
         verbs, "ps", "list live and recent runs",
-        "Lists the runs of this machine, the newest first, with state, step, time, size, and the cause of a failure.",
+        "Lists the runs of this machine, the newest first, with state, step, time, size, and the cause of a failure; "
+        "training groups that nobody prepared, too.",
         """
         ddptop ps
         sudo ddptop ps --all  # of all users
@@ -134,6 +135,7 @@ def _ps(options: argparse.Namespace) -> int:
     import time
 
     from ddptop.agent.client import runs
+    from ddptop.agent.client.sources import unprepared
     from ddptop.agent.text import clean_line
     from ddptop.tui.cli.output import status
 
@@ -150,7 +152,7 @@ def _ps(options: argparse.Namespace) -> int:
     own = runs.listed(damaged)
     for line in damaged:
         print(f"ddptop: {clean_line(line)}", file=sys.stderr)
-    found = _frames(own, measured=True) + others
+    found = _frames(own, measured=True) + [unprepared.frame_of(group) for group in unprepared.found()] + others
     shown = sorted(found, key=lambda frame: frame.started_at or 0.0, reverse=True)
     if options.json:
         print_json([status.run_json(frame) for frame in shown])

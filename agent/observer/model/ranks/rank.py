@@ -304,6 +304,10 @@ class RankModel:
             denies = False
         else:
             denies = beat.state != "ended" and beat.at_ns > ended.at_ns + DENIED_NS
+        if member is not None and not member.by_agent:
+            # Without an agent it says nothing: that it lives is all there is of its state.
+            status = "" if self._row is None else self._row.status
+            return states.Evidence(True, ended, self.alive, status, self._cpu_percent, said="running", ran=True)
         # By position, because thousands of these are made in a second.
         return states.Evidence(
             member is not None,

@@ -1,0 +1,91 @@
+"""Training groups that nobody prepared: seen among the processes, and met once somebody asks for one.
+
+To meet one means to make the directory of its run, as its ranks would have under the agent; an observer comes with the
+first look.  To list them changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from ddptop.agent.client.frame import Frame, whole
+from ddptop.agent.client.sources import recorded
+from ddptop.agent.end.processes import lineage
+from ddptop.agent.outside import groups
+from ddptop.agent.outside import recorded as records
+from ddptop.agent.outside.groups import Group
+from ddptop.agent.outside.processes import Processes
+from ddptop.agent.run import rundir
+from ddptop.agent.run.base import normal
+from ddptop.agent.run.identity import Process
+from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.agent.wire.frames import ENDED
+
+
+def found(processes: Processes | None = None) -> list[Group]:
+    """Return the groups that nobody has met, by all processes of this user."""
+    every = groups.found(processes or Processes())
+    met = _met() if every else set()
+    return [group for group in every if not met & group.processes]
+
+
+def meant(text: str, among: Iterable[Group]) -> list[Group]:
+    """Return those that this may mean: the one of that name, else as `rundir.meant`."""
+    text = normal(text)
+    named = {group.name: group for group in among}
+    if text in named:
+        return [named[text]]
+    return [each for name, each in named.items() if name.startswith(text) or rundir.digits_of(name) == text]
+
+
+def of_process(pid: int) -> RunDir | None:
+    """Return the run of the group that a process belongs to, met now or before; None where it belongs to none."""
+    processes = Processes()
+    for directory, belonging in _live():
+        if {each.pid for each in belonging} & set(lineage(pid, processes.table)):
+            return directory
+    group = groups.of_process(processes, pid)
+    return None if group is None else meet(group)
+
+
+def meet(group: Group) -> RunDir:
+    """Make the directory of its run, and return it; one that somebody else has made meanwhile is as good.
+
+    Raises:
+        RunDirError: it cannot be made.
+    """
+    directory = RunDir(rundir.base() / group.name)
+    try:
+        directory = rundir.create(records.run_of(group))
+    except RunDirError:
+        with contextlib.suppress(RunDirError):
+            if directory.read().run_id == group.run_id:
+                return directory
+        raise
+    records.write(directory, group)
+    return directory
+
+
+def frame_of(group: Group) -> Frame:
+    """Return all that is known of a group that nobody has met."""
+    run = records.run_of(group)
+    members = {rank: records.member(group, rank, process, 0) for rank, process in group.ranks.items()}
+    frame, ranks = recorded.by_record(replace(run, state="running"), members)
+    shown = [replace(each, state="running") if each.pid is not None else each for each in ranks]
+    return replace(whole(frame, shown), unmet=True)
+
+
+def _met() -> set[Process]:
+    return {process for _, belonging in _live() for process in belonging}
+
+
+def _live() -> Iterable[tuple[RunDir, set[Process]]]:
+    """Yield those that were met and have not ended, each with the processes of its launcher and ranks."""
+    for directory in rundir.runs():
+        with contextlib.suppress(RunDirError):
+            run = directory.read()
+            if run.outside and run.state not in ENDED:
+                yield directory, records.group_of(run, directory.members()).processes

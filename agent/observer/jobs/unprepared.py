@@ -1,0 +1,71 @@
+"""The ranks of a job that nobody prepared: the observer writes the records that agents would write.
+
+They are found among the processes, by their launcher and by themselves; see `agent.outside`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from ddptop.agent.end import processes
+from ddptop.agent.outside import groups, recorded
+from ddptop.agent.outside.processes import Processes, version_of
+from ddptop.agent.run.identity import Process, is_alive
+from ddptop.agent.run.rundir import Member, Run, RunDir
+
+_LOOK_S: Final = 1.0
+"""Seconds between two looks while ranks are missing."""
+_LOOK_COMPLETE_S: Final = 5.0
+"""The same while all are there: only what they start is new then."""
+
+_JOINABLE: Final = (3, 14)
+"""The version of Python from which on an agent can come into a process that runs."""
+
+
+def refusal(run: Run, members: Iterable[Member]) -> str:
+    """Return why nothing can be done with such a job that takes an agent, and what can; empty where all have one."""
+    without = [member for member in members if not member.by_agent]
+    if not run.outside or not without:
+        return ""
+    start = "torchrun ... -m" if run.leader == "torchrun" else "python -m"
+    joins = (version_of(without[0].process.pid) or (0, 0)) >= _JOINABLE
+    return (
+        f"nobody prepared this job, so no agent in its ranks can do that; `ddptop pause {run.run} --freeze` and "
+        f"`ddptop stacks {run.run}` work; start the next one with `{start} ddptop.agent {run.program}`"
+    ) + (f"; `ddptop attach {without[0].process.pid} --join` joins it" if joins else "")
+
+
+class Unprepared:
+    """Looks for the ranks of such a job, and remembers its processes."""
+
+    def __init__(self, directory: RunDir, clock: Callable[[], float] = time.monotonic) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._due = 0.0
+        self._seen: set[Process] = set()
+        """The processes that belonged to it at some time."""
+
+    def turn(self, run: Run, *, complete: bool) -> dict[str, Any]:
+        """Write the records of new ranks, where a look is due; return what has changed of the record of the run."""
+        now = self._clock()
+        if now < self._due:
+            return {}
+        self._due = now + (_LOOK_COMPLETE_S if complete else _LOOK_S)
+        group = groups.again(Processes(), recorded.group_of(run, self._directory.members()))
+        changes: dict[str, Any] = {}
+        if group is not None:
+            recorded.write(self._directory, group)
+            here = max(len(group.ranks), run.local_world or 1)
+            if (group.world, here) != (run.world, run.local_world):
+                changes |= {"world": group.world, "local_world": min(here, group.world)}
+        by_descent = processes.find(msgspec.structs.replace(run, known=()), self._directory.members())
+        below = {target.process for target in by_descent}
+        self._seen = {each for each in self._seen | set(run.known) | below if each in below or is_alive(each)}
+        # Those that only this memory knows; another observer has to know them, too.
+        if (orphans := self._seen - below) != set(run.known):
+            changes["known"] = tuple(sorted(orphans, key=lambda each: each.pid))
+        return changes

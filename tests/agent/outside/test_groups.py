@@ -1,0 +1,241 @@
+"""Training groups among processes, given as values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from ddptop.agent.outside import groups
+from ddptop.agent.outside.groups import Group
+from ddptop.agent.outside.processes import Processes, Python, program_of
+from ddptop.agent.run.identity import Process, Row
+
+TORCHRUN = ("/v/bin/python", "/v/bin/torchrun", "--nproc-per-node", "2", "train.py")
+TRAIN = ("/v/bin/python", "-u", "train.py", "--lr", "0.1")
+SPAWNED = (
+    "/v/bin/python",
+    "-c",
+    "from multiprocessing.spawn import spawn_main; spawn_main()",
+    "--multiprocessing-fork",
+)
+TRACKER = ("/v/bin/python", "-c", "from multiprocessing.resource_tracker import main;main(3)")
+FORKSERVER = ("/v/bin/python", "-c", "from multiprocessing.forkserver import main; main(5, 6)")
+
+
+class Table(Processes):
+    """Processes of this user, each with torch unless it is named as one without."""
+
+    def __init__(self) -> None:
+        """Begin with a shell, which runs no Python."""
+        self.table: dict[int, Row] = {}
+        self.pythons: dict[int, Python] = {}
+        self.without_torch: set[int] = set()
+        self.links: set[int] = set()
+        self.backward: set[int] = set()
+        self._row(10, 1)
+
+    def _row(self, pid: int, parent: int) -> Row:
+        self.table[pid] = row = Row(Process(pid, float(pid)), parent, pid, "sleeping", 1000)
+        return row
+
+    def add(
+        self, pid: int, parent: int, words: tuple[str, ...], environment: Mapping[str, str] = {}, name: str = "python"
+    ) -> Table:
+        """Add a process that runs Python."""
+        self.pythons[pid] = Python(self._row(pid, parent), words, environment, name)
+        return self
+
+    def loads_torch(self, pid: int) -> bool:
+        """Say so of all but those without."""
+        return pid not in self.without_torch
+
+    def environment(self, pid: int) -> Mapping[str, str]:
+        """Return that of a Python."""
+        return self.pythons[pid].environment if pid in self.pythons else {}
+
+    def does_backward(self, pid: int) -> bool:
+        """Say so of those that are named."""
+        return pid in self.backward
+
+    def connected(self, pids: Collection[int]) -> set[int]:
+        """Return those that are linked, where they are at least two."""
+        found = self.links & set(pids)
+        return found if len(found) > 1 else set()
+
+
+def torch_environment(rank: int, world: int = 2, **others: str) -> dict[str, str]:
+    """Return what torchrun gives a rank."""
+    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+    file = f"/tmp/torchelastic_a/none_b/attempt_0/{rank}/error.json"
+    start = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_ERROR_FILE": file, "TORCHELASTIC_RESTART_COUNT": "1"}
+    return {**place, **start, "MASTER_ADDR": "localhost", "MASTER_PORT": "29500", **others}
+
+
+def torchrun(table: Table, pid: int, world: int = 2) -> Table:
+    """Add a torchrun with its ranks."""
+    table.add(pid, 10, TORCHRUN)
+    for rank in range(world):
+        table.add(pid + 1 + rank, pid, TRAIN, torch_environment(rank, world))
+    return table
+
+
+def pids(group: Group) -> dict[int, int]:
+    """Return the pid of each rank."""
+    return {rank: process.pid for rank, process in group.ranks.items()}
+
+
+def one(table: Table) -> Group:
+    """Return the only group."""
+    (group,) = groups.found(table)
+    return group
+
+
+def test_ranks_of_torchrun() -> None:
+    """The ranks of a torchrun are one group under it; what they start beside themselves are no ranks."""
+    table = torchrun(Table(), 100)
+    table.add(111, 101, TRAIN, torch_environment(0), "pt_data_worker")
+    table.add(112, 101, TRACKER, torch_environment(0))
+    table.add(113, 102, ("/v/bin/python", "-m", "evaluate"), torch_environment(1))
+    group = one(table)
+    assert (pids(group), group.world, group.launcher) == ({0: 101, 1: 102}, 2, Process(100, 100.0))
+    assert (group.program, group.arguments) == ("train.py", ("--lr", "0.1"))
+    assert group.restarts == {0: 1, 1: 1}
+    assert group.marks == {"TORCHELASTIC_ERROR_FILE": "/tmp/torchelastic_a/none_b/"}
+
+
+def test_two_jobs_of_one_port() -> None:
+    """Two torchruns in two containers may have the same address and port: they are two groups, of different names."""
+    first, second = groups.found(torchrun(torchrun(Table(), 100), 200))
+    assert (pids(first), pids(second)) == ({0: 101, 1: 102}, {0: 201, 1: 202})
+    assert first.name != second.name
+    assert first.name.startswith("train-")
+
+
+def test_a_wrapper_is_no_rank() -> None:
+    """A process between torchrun and a rank that has the rank's variables and no torch is not the rank."""
+    table = Table().add(100, 10, TORCHRUN)
+    for rank in (0, 1):
+        table.add(101 + rank, 100, ("/v/bin/python", "wrapper.py"), torch_environment(rank))
+        table.add(111 + rank, 101 + rank, TRAIN, torch_environment(rank))
+    table.without_torch = {101, 102}
+    assert (pids(one(table)), one(table).launcher) == ({0: 111, 1: 112}, Process(100, 100.0))
+
+
+def test_lightning_starts_the_others_from_rank_0() -> None:
+    """Lightning's own launcher is rank 0, and gives its children all variables but the rank; nothing is above them."""
+    table = Table().add(100, 10, ("/v/bin/python", "lit.py"))
+    child = {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    table.add(101, 100, ("/v/bin/python", "/home/me/lit.py"), child)
+    assert (pids(one(table)), one(table).launcher) == ({0: 100, 1: 101}, None)
+
+
+@pytest.mark.parametrize("through", [100, 105])
+def test_spawned_ranks_have_connections(through: int) -> None:
+    """Children without numbers are ranks in the order of their starts, once they are connected, also by a forkserver.
+
+    Data workers of the same look are not connected with each other, and are none.
+    """
+    table = Table().add(100, 10, ("/v/bin/python", "train.py")).add(105, 100, FORKSERVER)
+    for pid in (112, 111):
+        table.add(pid, through, SPAWNED)
+    assert groups.found(table) == []
+    table.links = {111, 112}
+    group = one(table)
+    assert (pids(group), group.launcher, group.program) == ({0: 111, 1: 112}, Process(100, 100.0), "train.py")
+
+
+def test_ranks_by_arguments() -> None:
+    """A loop that starts the ranks gives each its number as an argument, in whatever order."""
+    table = Table().add(100, 10, ("/v/bin/python", "loop.py"))
+    table.add(101, 100, (*TRAIN, "--local-rank=1")).add(102, 100, (*TRAIN, "--rank", "0"))
+    table.links = {101, 102}
+    assert pids(one(table)) == {0: 102, 1: 101}
+
+
+def test_trainings_of_one_sweep_are_no_group() -> None:
+    """Two trainings that one shell or one sweep has started have nothing to do with each other."""
+    table = Table().add(100, 10, ("/v/bin/python", "sweep.py")).add(101, 100, TRAIN).add(102, 100, TRAIN)
+    table.without_torch = {100}
+    table.backward = {101, 102}
+    assert [pids(each) for each in groups.found(table)] == [{0: 101}, {0: 102}]
+
+
+def test_who_starts_several_groups_ends_with_none() -> None:
+    """A process with two groups below it belongs to neither: the end of one must not be that of the other."""
+    table = Table().add(100, 10, ("/v/bin/python", "sweep.py"))
+    for rank in (0, 1):
+        table.add(101 + rank, 100, TRAIN, torch_environment(rank) | {"MASTER_PORT": "1"})
+        table.add(201 + rank, 100, TRAIN, torch_environment(rank) | {"MASTER_PORT": "2"})
+    assert [each.launcher for each in groups.found(table)] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("/v/bin/python", "-m", "ipykernel_launcher", "-f", "k.json"),
+        ("/v/bin/python", "/v/bin/pylsp"),
+        ("/v/bin/python", "-m", "pytest", "tests"),
+        ("/v/bin/python",),
+    ],
+)
+def test_no_training(words: tuple[str, ...]) -> None:
+    """A notebook, a language server, tests or a prompt with torch are no training, and none is ended as a launcher."""
+    table = Table().add(100, 10, words)
+    table.backward = {100}
+    assert groups.found(table) == []
+    assert groups.of_process(table, 100) is None
+    for rank in (0, 1):
+        table.add(101 + rank, 100, TRAIN, torch_environment(rank))
+    assert one(table).launcher is None
+
+
+def test_a_training_by_itself() -> None:
+    """A script with torch is listed once something shows that it trains; who names its pid means it in any case."""
+    table = Table().add(100, 10, TRAIN).add(101, 100, TRACKER)
+    assert groups.found(table) == []
+    named = groups.of_process(table, 101)
+    assert named is not None
+    assert pids(named) == {0: 100}
+    table.add(102, 100, TRAIN, {}, "pt_data_worker")
+    assert pids(one(table)) == {0: 100}
+    assert one(table).name == named.name
+
+
+def test_any_process_of_a_group_names_it() -> None:
+    """Launcher, rank and data worker of a group mean it; what is above it or beside it does not."""
+    table = torchrun(Table(), 100).add(111, 101, TRAIN, torch_environment(0), "pt_data_worker")
+    table.add(300, 10, ("/v/bin/python", "web.py"))
+    table.without_torch = {300}
+    for pid in (100, 101, 102, 111):
+        group = groups.of_process(table, pid)
+        assert group is not None
+        assert group.launcher == Process(100, 100.0), pid
+    assert [groups.of_process(table, pid) for pid in (10, 300)] == [None, None]
+
+
+def test_a_group_is_found_again() -> None:
+    """After a restart by its launcher a group is the same, with other processes; without anything left it is none."""
+    before = one(torchrun(Table(), 100))
+    table = Table().add(100, 10, TORCHRUN)
+    for rank in (0, 1):
+        table.add(151 + rank, 100, TRAIN, torch_environment(rank))
+    after = groups.again(table, before)
+    assert after is not None
+    assert (pids(after), after.run_id) == ({0: 151, 1: 152}, before.run_id)
+    assert groups.again(Table(), before) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (("python", "-u", "-X", "dev", "-Wignore", "a.py", "-m"), "a.py"),
+        (("python3.12", "-um", "pkg.train", "x"), "-m pkg.train"),
+        (("python", "-c", "import x"), ""),
+        (("python", "-W", "ignore", "-"), ""),
+        (("ray::RayTrainWorker.train", ), "ray::RayTrainWorker.train"),
+    ],
+)  # fmt: skip
+def test_program(words: tuple[str, ...], program: str) -> None:
+    """The program of a Python is what follows the interpreter's own options."""
+    assert program_of(words)[0] == program
