@@ -107,7 +107,7 @@ def test_who_leaves_a_dead_run_is_told_of_its_report() -> None:
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_process_is_taken_for_the_run_that_it_belongs_to(make: Make, *, ours: bool) -> None:
-    """By its pid; of one that was started without ddptop it is said how to start the next one."""
+    """By its pid; one that belongs to no training is refused."""
     run = make("toy-1a2b", "running")
     environment = {**os.environ, rundir.MARKER: run.read().run_id if ours else "other"}
     with subprocess.Popen(WAITING, env=environment) as process:
@@ -115,7 +115,7 @@ def test_a_process_is_taken_for_the_run_that_it_belongs_to(make: Make, *, ours: 
             if ours:
                 assert options.chosen(str(process.pid), looks=True).name == "toy-1a2b"
             else:
-                with pytest.raises(RunDirError, match=r"was not started with ddptop.* -m ddptop\.agent train\.py"):
+                with pytest.raises(RunDirError, match=r"is of no training"):
                     options.chosen(str(process.pid), looks=True)
         finally:
             process.kill()
