@@ -409,8 +409,8 @@ MOST_SAMPLED: Final = 20
 class Sampled(Message, frozen=True, tag="sampled"):
     """Where the main thread of a rank spent a stretch of time, by looks at its stack from outside.
 
-    The observer makes it of a rank without an agent. It is the time of the host: where kernels run on a device, a phase
-    has the time in which the main thread launched them or waited for them.
+    The observer makes it of a rank without an agent, one stretch of some seconds after the other. It is the time of the
+    host: where kernels run on a device, a phase has the time in which the main thread launched them or waited for them.
     """
 
     rank: Rank
@@ -425,7 +425,8 @@ class Sampled(Message, frozen=True, tag="sampled"):
     lines: Annotated[tuple[SampledLine, ...], msgspec.Meta(max_length=MOST_SAMPLED)] = ()
     """The most looks first."""
     still_since_ns: Moment | None = None
-    """Since when every look has found the main thread on the same lines, without work on a CPU. None: it moves."""
+    """Since when every look has found the main thread on the same lines, where it either hardly ran on a CPU or did
+    nothing but that, which `busy` shows. None: it moves."""
     still_at: Line = ""
     """That line of the user's code, and the call that it waits in: `train.py:40 main, in all_reduce`."""
     cost_percent: Amount = 0.0
@@ -444,6 +445,8 @@ class Sampled(Message, frozen=True, tag="sampled"):
     """When the line with that step or that loss was read."""
     problem: Line = ""
     """The reason for which there are no looks, and the help for it, one line."""
+    busy: Amount | None = None
+    """Part of the stretch in which the main thread ran on a CPU or was ready to. None: there are no looks."""
 
 
 def sampling_error(share: float, looks: int) -> float:

@@ -18,7 +18,7 @@ from ddptop.agent.run.files.settings_file import VARIABLE as VARIABLE
 from ddptop.agent.run.files.settings_file import SettingsError as SettingsError
 from ddptop.agent.run.files.settings_file import path as path
 from ddptop.agent.run.records import ALL_BYTES, RUN_BYTES
-from ddptop.agent.run.switches.thresholds import Profile
+from ddptop.agent.run.switches.thresholds import Outside, Profile
 from ddptop.agent.run.switches.thresholds import Thresholds as Thresholds
 
 
@@ -85,6 +85,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     plain: Plain = Plain()
     thresholds: Thresholds = Thresholds()
     profile: Profile = Profile()
+    outside: Outside = Outside()
     storage: Storage = Storage()
     remote: Remote = Remote()
     keys: Mapping[str, str | Mapping[str, str]] = {}
@@ -150,7 +151,7 @@ def as_toml(settings: Settings, keys: Iterable[tuple[str, str, str, str]]) -> It
         keys: id, key now, default key and meaning of every action.
     """
     default = Settings()
-    for section in ("look", "plain", "thresholds", "profile", "storage", "remote"):
+    for section in ("look", "plain", "thresholds", "profile", "outside", "storage", "remote"):
         now, usual = getattr(settings, section), getattr(default, section)
         yield f"[{section}]"
         for name, hint in get_type_hints(type(now), include_extras=True).items():
@@ -185,7 +186,7 @@ def _choices(hint: Any) -> str:
     if hint.__origin__ is bool:
         return " One of true, false."
     allowed = getattr(hint.__origin__, "__args__", ())
-    if allowed:
+    if allowed and isinstance(allowed[0], str):
         return f" One of {', '.join(allowed)}."
     meta = hint.__metadata__[0]
     return "" if meta.ge is None else f" From {meta.ge:,} to {meta.le:,}."

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -77,35 +77,49 @@ def dumps(pids: Mapping[int, int], *, native: bool, until: float) -> dict[int, D
         return dict.fromkeys(pids, Dump([], MISSING))
     found: dict[int, Dump] = {}
     waiting = deque(pids.items())
-    running: list[_Running] = []
+    running: list[Spy] = []
     with selectors.DefaultSelector() as selector:
         while (waiting or running) and (left := until - time.monotonic()) > 0:
             while waiting and len(running) < AT_A_TIME:
                 key, pid = waiting.popleft()
+                command = (program, "dump", "--json", "--native" if native else "--nonblocking", "--pid", str(pid))
                 try:
-                    running.append(_Running(program, key, pid, selector, native=native))
+                    running.append(Spy(command, key, selector))
                 except OSError as problem:
                     found[key] = Dump([], clean_line(f"no stacks from outside: py-spy cannot be started: {problem}"))
             for chosen, _ in selector.select(left) if running else ():
                 chosen.data()
             for each in [each for each in running if each.is_over]:
                 running.remove(each)
-                found[each.key] = each.end()
+                found[each.key] = _dump_of(each)
         for each in running:
             each.give_up()
     return {key: found.get(key) or Dump([], LATE) for key in pids}
 
 
-class _Running:
+def _dump_of(spy: Spy) -> Dump:
+    out, problem = spy.end()
+    try:
+        return Dump(_decoder.decode(out))
+    except (msgspec.MsgspecError, RecursionError):
+        return Dump([], problem)
+
+
+class Spy:
     """One py-spy, and what it has written so far."""
 
-    def __init__(self, program: str, key: int, pid: int, selector: selectors.BaseSelector, *, native: bool) -> None:
+    def __init__(self, command: Sequence[str], key: int, selector: selectors.BaseSelector) -> None:
+        """Start it; what comes of it is read by the functions that `selector` has as data.
+
+        Raises:
+            OSError: it cannot be started.
+        """
         self.key = key
         self._selector = selector
         self._out, self._errors = bytearray(), bytearray()
         self._open = 2
         self._process = subprocess.Popen(
-            (program, "dump", "--json", "--native" if native else "--nonblocking", "--pid", str(pid)),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -136,18 +150,24 @@ class _Running:
             self._process.kill()
 
     @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
     def is_over(self) -> bool:
+        """True once it has said all."""
         return not self._open
 
-    def end(self) -> Dump:
-        """Return the stacks. The exit code is not asked for: the observer's main thread may have read it."""
+    def end(self) -> tuple[bytes, str]:
+        """Return what it wrote, and the reason that holds where this is nothing of use.
+
+        The exit code is not asked for: the observer's main thread may have read it.
+        """
         self._process.wait()
-        try:
-            return Dump(_decoder.decode(bytes(self._out)))
-        except (msgspec.MsgspecError, RecursionError):
-            if len(self._out) > _LARGEST:
-                return Dump([], "no stacks from outside: they are too large")
-            return Dump([], _reason(self._errors.decode("utf-8", "replace")))
+        if len(self._out) > _LARGEST:
+            return b"", "no stacks from outside: they are too large"
+        return bytes(self._out), _reason(self._errors.decode("utf-8", "replace"))
 
     def give_up(self) -> None:
         """End it."""

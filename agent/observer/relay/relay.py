@@ -36,6 +36,7 @@ from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.reasons import Reasons
 from ddptop.agent.observer.relay.suspects import Suspects
+from ddptop.agent.observer.sampling.sampling import Sampling
 from ddptop.agent.observer.service import service
 from ddptop.agent.observer.service.commands import Commands
 from ddptop.agent.observer.service.fills import Fills
@@ -150,6 +151,10 @@ class Relay:
             self._recorder, self.actions, self.hosts,
         )  # fmt: skip
         self._hanging = Hanging(directory, run, self._inspections, self._recorder)
+        self._sampling = (
+            Sampling(run, self._wake.set, self.events.say, thresholds.of_user().outside.log) if run.outside else None
+        )
+        """Looks from outside at ranks without an agent."""
         self._intake = Intake(
             context, run.world, directory.owner, self._recorder, self._fills, self._model.store, self.events
         )
@@ -301,6 +306,7 @@ class Relay:
             ("questions about the history", self._look_back),
             ("answers of ranks", self._forwarding.take),
             ("records of ranks", self._fills.take),
+            ("looks from outside", self._take_looks),
             ("ranks that come to a hold", self._look_at_holds),
             ("actions", self.actions.turn),
             ("subscriptions", self._subscribe),
@@ -455,8 +461,16 @@ class Relay:
         self._inspections.meet(member, elsewhere=elsewhere)
         if not elsewhere:
             self._reasons.meet(member)
+            if self._sampling is not None:
+                self._sampling.meet(member)
+
+    def _take_looks(self) -> None:
+        for message in () if self._sampling is None else self._sampling.take():
+            self._intake.take(message, wire.encode(message))
 
     def _lose(self, rank: int) -> None:
+        if self._sampling is not None:
+            self._sampling.lose(rank)
         self._fills.forget(rank)
         self._forwarding.lose(rank)
         self._hanging.lose(rank)
@@ -690,6 +704,7 @@ class Relay:
         replies = self._send_replies, self._service.send_more
         last = (self._send_events, lambda: self._frames.turn(at_once=True), *replies, self.hosts.close)
         sockets = self._intake.close, self._forwarding.close, self._service.close
-        for part in (self._fills.close, *last, *sockets):
+        looks = () if self._sampling is None else (self._sampling.close,)
+        for part in (*looks, self._fills.close, *last, *sockets):
             with self._wall("closing"):
                 part()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final
 
 import msgspec
@@ -38,6 +39,27 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True):
     most: Annotated[int, Meta(ge=1, le=100, description="Such profiles of one run at most.")] = 3
 
 
+class Outside(Struct, frozen=True, forbid_unknown_fields=True):
+    """Jobs that nobody prepared."""
+
+    log: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Lines of a log that name steps or losses: regular expressions with (?P<step>) or (?P<loss>)."
+        ),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what is none."""
+        for each in self.log:
+            try:
+                groups = re.compile(each).groupindex
+            except re.error as problem:
+                raise ValueError(f"{each!r} is no regular expression: {problem}") from None
+            if not groups.keys() & {"step", "loss"}:
+                raise ValueError(f"{each!r} has no (?P<step>) and no (?P<loss>)")
+
+
 USUAL: Final = Thresholds()
 
 
@@ -46,6 +68,7 @@ class Settings(Struct):
 
     thresholds: Thresholds = Thresholds()
     profile: Profile = Profile()
+    outside: Outside = Outside()
 
 
 def of_user() -> Settings:

@@ -1,0 +1,133 @@
+"""Stacks of processes over some seconds, by py-spy, and the CPU time of their main threads.
+
+One py-spy looks many times, and the process is never stopped: to start it costs more than twenty looks do, and to end
+it at any moment hurts nobody. Its looks come at random moments, so that they have no rhythm of the training's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ddptop.agent.observer.inspection.dumps import Spy
+from ddptop.agent.observer.sampling import phases
+
+WINDOW_S: Final = 3
+"""Seconds of one window of looks."""
+RATE: Final = 10
+"""Looks a second of each of the two kinds; see `phases`."""
+_LATEST_S: Final = 10.0
+"""Seconds after its beginning at which a window is given up."""
+_NICE: Final = 10
+_PROC: Final = Path("/proc")
+_DEVICE: Final = re.compile(r"/dev/(?:nvidia\d+|kfd|davinci\d+|accel/\w+)")
+
+
+class Found(NamedTuple):
+    """What came of a window."""
+
+    rank: int
+    began_ns: int
+    ended_ns: int
+    look: phases.Look
+    problem: str
+    """The reason for which there are no looks; empty where there are."""
+    worker: Counter[str]
+    """Stacks of one of its data workers, where that was looked at."""
+
+
+class Window:
+    """Looks at one rank."""
+
+    def __init__(
+        self, program: str, rank: int, pid: int, selector: selectors.BaseSelector, worker: int | None = None
+    ) -> None:
+        """Begin.
+
+        Args:
+            program: the path of py-spy.
+            rank: of the process.
+            pid: of the process, which is known to be the one that is meant.
+            selector: has functions as data, which read what py-spy writes.
+            worker: a data worker of it, which is looked at, too.
+
+        Raises:
+            OSError: py-spy cannot be started.
+        """
+        self.rank, self._pid, self._worker = rank, pid, worker
+        self._began_ns, self._began = time.time_ns(), time.monotonic()
+        self._ran = _ran_ns(pid)
+        command = (
+            *(program, "record", "--nonblocking", "--format", "raw", "--threads", "--full-filenames"),
+            *("--rate", str(RATE), "--duration", str(WINDOW_S), "--output", "/dev/stdout"),
+        )
+        kinds = [("--idle", "--pid", str(pid)), ("--pid", str(pid))]
+        if worker is not None:
+            kinds.append(("--idle", "--pid", str(worker)))
+        self._spies: list[Spy] = []
+        try:
+            for kind in kinds:
+                self._spies.append(Spy((*command, *kind), rank, selector))
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, self._spies[-1].pid, _NICE)
+        except OSError:
+            self.give_up()
+            raise
+
+    @property
+    def is_over(self) -> bool:
+        """True once all is said."""
+        return all(spy.is_over for spy in self._spies)
+
+    @property
+    def is_late(self) -> bool:
+        """True once nothing is to be waited for any more."""
+        return time.monotonic() > self._began + _LATEST_S
+
+    def end(self) -> Found:
+        """Return what was found."""
+        passed, ran = time.monotonic() - self._began, _ran_ns(self._pid)
+        busy = None if self._ran is None or ran is None else min(1.0, max(0.0, (ran - self._ran) / 1e9 / passed))
+        told = [spy.end() for spy in self._spies]
+        pids = (self._pid, self._pid, self._worker or 0)
+        stacks = [phases.read(out.decode("utf-8", "replace"), pid) for (out, _), pid in zip(told, pids, strict=False)]
+        look = phases.Look(stacks[0], stacks[1], busy)
+        of_worker = stacks[2] if len(stacks) > 2 else Counter[str]()
+        return Found(self.rank, self._began_ns, time.time_ns(), look, "" if look.seen else told[0][1], of_worker)
+
+    def give_up(self) -> None:
+        """End the looks."""
+        for spy in self._spies:
+            spy.give_up()
+
+
+def _ran_ns(pid: int) -> int | None:
+    """Return the time for which the main thread of a process has run or been ready to; None where nobody counts it."""
+    try:
+        # From the kernel's sched-stats.rst: time on a CPU, and time on a run queue.
+        ran, waited, _ = (_PROC / str(pid) / "task" / str(pid) / "schedstat").read_text().split()
+        return int(ran) + int(waited)
+    except (OSError, ValueError):
+        return None
+
+
+def uses_device(pid: int) -> bool:
+    """Say whether a process has an accelerator open."""
+    try:
+        with os.scandir(_PROC / str(pid) / "fd") as entries:
+            return any(_DEVICE.fullmatch(_link(entry.path)) for entry in entries)
+    except OSError:
+        return False
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
