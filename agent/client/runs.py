@@ -76,6 +76,10 @@ class Run:
         """Return its bytes on the disk, logs included."""
         return retention.size_of(self.directory.path)
 
+    def prints_to_files(self) -> bool:
+        """Say whether the output of its ranks, or of some of them, goes to files."""
+        return self.record().launched or any(each.log is not None for each in self.directory.members().values())
+
     def hosts(self) -> Mapping[int, str]:
         """Return the name of the host of each rank that has reported."""
         return {rank: member.host for rank, member in self.directory.everyone().items()}

@@ -372,13 +372,14 @@ _GRACE_S: Final = 5.0
 
 
 def launching(run: Run) -> str:
-    """Return the line for a shell, masked as the record is; of a job started by hand, program and arguments alone.
+    """Return the line for a shell, masked as the record is; of a job started by hand, program and arguments alone, or
+    the line of its launcher where that was seen.
 
     The name is left out, because the run still has it, and so is the environment of a program that spawns its ranks,
     most of which is made by the launch.
     """
     if not run.launched:
-        return shlex.join((run.program, *run.arguments))
+        return shlex.join(run.command or (run.program, *run.arguments))
     words = ["ddptop", "launch", *(_hosts(run) or ("--world", str(run.world)))]
     if run.backend:
         words += ["--backend", run.backend]

@@ -24,8 +24,6 @@ from ddptop.agent.text import clean
 from ddptop.agent.wire.frames import ENDED
 
 _log = logging.getLogger("ddptop.observer")
-_NICE = 10
-"""How much less the observer of a job that nobody prepared is worth to the system than its ranks."""
 
 
 def main() -> int:
@@ -48,9 +46,6 @@ def main() -> int:
         _log.error("run %s: %s", directory.name, problem)
         return 1
     with zmq.Context() as context:
-        if run.outside:
-            # Whoever did not prepare for it is not to wait for it.
-            os.nice(_NICE)
         observer = Observer(directory, run, context, claim)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGINT):

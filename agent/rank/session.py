@@ -34,6 +34,7 @@ from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving, 
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.output import Output
 from ddptop.agent.rank.process.rendezvous import Participant
+from ddptop.agent.rank.process.visibility import Visibility
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device import Gauges, Reading
@@ -107,6 +108,7 @@ class Session:
         self._stopped = False
         self.directory = directory
         self._presence = Presence(directory, self.rank)
+        self._visibility = Visibility(directory)
         self._gauges, self._pools = Gauges(), Pools()
         self._gauges_due = 0.0
         self._reading: Reading | None = None
@@ -342,6 +344,7 @@ class Session:
             return
         self._tick_due = time.monotonic() + _TICK_S
         self._presence.tick()
+        self._visibility.tick()
         if self._ended:
             self._look_at_exit()
         self.marks.tick()

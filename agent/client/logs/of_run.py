@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -100,4 +101,9 @@ class RunLogs:
             # The log of another host's rank is there.
             if rank in here or rank not in hosts or rank in copies
         ]
+        if run.outside:
+            # The output of several ranks may go to one file, which does not say which of them has printed a line.
+            shared = Counter(log.path for log in logs)
+            alike = {log.path: LogSource(log.path, None, run.leader) for log in logs if shared[log.path] > 1}
+            return [*(log for log in logs if shared[log.path] == 1), *alike.values()]
         return logs if self._ranks else [*logs, LogSource(str(self._directory.torchrun_log), None, run.leader)]

@@ -8,6 +8,7 @@ spawned      ranks that the program has spawned itself
 output       the log, as long as the disk has room
 crashes      the Python line of a crash in native code, in the log
 account      the record of the rank in the run directory
+visibility   the observer may look into the rank, where the system asks for that
 scarcity     descriptors and threads, tried before there are sockets
 descriptors  the agent's own descriptors, which a script may not close
 ending       exit status and exception as text

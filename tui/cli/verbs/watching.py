@@ -144,7 +144,7 @@ def _logs(options: argparse.Namespace) -> int:
         return complain("logs: --grep: give the text to look for", 2)
     run = chosen(options.run, last=True)
     record = run.record()
-    if not record.launched:
+    if not run.prints_to_files():
         return complain(f"run {run.name} was started by hand: its output is on the terminal that started it", 1)
     for rank in options.rank:
         if not 0 <= rank < record.world:
