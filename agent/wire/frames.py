@@ -116,6 +116,8 @@ class ByLooks(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Those lines, and the call that it waits in: `train.py:40 main, in all_reduce`."""
     cost_percent: Amount = 0.0
     """CPU that the looks take; 100 is one core."""
+    problem: Line = ""
+    """The reason for which there are no looks, and the help for it."""
 
     @property
     def error(self) -> float:
@@ -229,7 +231,7 @@ class RankFrame(RankDetail, frozen=True, kw_only=True, tag="rank_frame"):
     by_looks: ByLooks | None = None
     """Its time by phase, where it is seen from outside: an object with `shares` (from 0 to 1), their standard `errors`,
     the number of `looks`, the `line` in which it is most often, with `line_phase` and `line_share`, `still_s` and
-    `still_at` where it does not move, and `cost_percent` of a core for the looks."""
+    `still_at` where it does not move, `cost_percent` of a core for the looks, and `problem` where there are none."""
     from_log: bool = False
     """True where `step` and `loss` are what its log names as such."""
 

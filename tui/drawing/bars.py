@@ -9,8 +9,10 @@ from functools import lru_cache
 
 from rich.segment import Segment
 
+from ddptop.agent.wire.frames import ByLooks
 from ddptop.tui.drawing.lines import Row
 from ddptop.tui.drawing.theme import LETTERS, Ink
+from ddptop.tui.drawing.units import DASH
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _BROKEN = "×"
@@ -46,6 +48,14 @@ def phase_row(cells: PhaseCells, width: int, ink: Ink) -> Row:
         row += [Segment(LETTERS[phase], first), Segment(LETTERS[phase] * (count - 1), rest)]
     row.append(Segment(" " * (width - sum([count for _, count in cells]))))
     return row
+
+
+def looks_bar(looks: ByLooks | None, width: int, ink: Ink) -> Row:
+    """Return the parts of a rank's time as a bar, by looks from outside, behind their error: `± 3 dfffbbbw`."""
+    if looks is None or not looks.looks:
+        return [Segment(DASH.ljust(width), ink["faint"])]
+    error, room = f"± {max(1.0, 100 * looks.error):<2.0f} ", max(0, width - 5)
+    return [Segment(error, ink["label"]), *phase_row(phase_cells(looks.shares, 1.0, room), room, ink)]
 
 
 def gauge(share: float, width: int, ink: Ink) -> Row:

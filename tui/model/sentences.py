@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import in_ms, plural, ranks_in_spans
-from ddptop.agent.wire.frames import ENDED
-from ddptop.tui.drawing.units import duration
+from ddptop.agent.wire.frames import ENDED, OUTSIDE, ByLooks
+from ddptop.tui.drawing.units import DASH, age, duration
+
+JOINABLE: Final = 14
+"""Minor version of Python 3 from which on an agent can join a process."""
 
 
 def with_rank(text: str, rank: int | None, host: str = "") -> str:
@@ -85,6 +90,8 @@ def waits_for(frame: Frame) -> str:
 
 def judging(frame: Frame) -> str:
     """Say why no rank is named, of a run that makes steps: none is slow, or it is too early to tell; else nothing."""
+    if frame.state == "running" and frame.known_by == OUTSIDE and not frame.verdicts:
+        return _judging_looks(frame)
     if frame.state != "running" or not frame.step or frame.verdicts or frame.stands:
         return ""
     if frame.world == 1:
@@ -94,6 +101,66 @@ def judging(frame: Frame) -> str:
     if frame.named_from_ms is None:
         return ""
     return f"no slow rank (delays from {in_ms(frame.named_from_ms)} on would be named)"
+
+
+def _judging_looks(frame: Frame) -> str:
+    looks = frame.by_looks
+    if looks is not None and looks.problem:
+        return looks.problem
+    if frame.world == 1:
+        return "one rank: there is no other to compare it with"
+    if frame.named_from_share is None:
+        return "judging by looks: about half a minute until a slow rank can be named"
+    return f"no slow rank (one that waits {100 * frame.named_from_share:.0f} points less would be named)"
+
+
+def outside(frame: Frame, joins: str) -> str:
+    """Return how a run is known that nobody prepared, and what shows more of it; empty of others.
+
+    Args:
+        frame: the run.
+        joins: the key or the command by which an agent joins its ranks.
+    """
+    if frame.known_by != OUTSIDE or frame.state in ENDED:
+        return ""
+    steps = "steps by log" if frame.from_log else "steps not known"
+    return f"{steps}, seen from outside · {_more(frame, joins)}"
+
+
+def by_looks(frame: Frame) -> str:
+    """Return the time of all ranks by phase, `by looks (± 3): wait 38%, forward 31%`; empty where there are none."""
+    looks = frame.by_looks
+    if looks is None or not looks.looks:
+        return ""
+    parts = sorted(looks.shares.items(), key=lambda each: -each[1])
+    shown = ", ".join(f"{phase} {share:.0%}" for phase, share in parts)
+    return f"by looks (± {max(1.0, 100 * looks.error):.0f}): {shown}"
+
+
+def place_of_looks(looks: ByLooks | None) -> str:
+    """Return the line on which a rank stands, or is found most often, or why it is not known."""
+    if looks is not None and looks.problem:
+        return looks.problem
+    if looks is not None and looks.still_s is not None and looks.still_at:
+        return f"still {age(looks.still_s).strip()}: {looks.still_at}"
+    if looks is None or looks.line_share is None:
+        return DASH
+    return f"{looks.line_share:.0%} at {looks.line}"
+
+
+def stepless(frame: Frame, joins: str) -> str:
+    """Say why a view of steps is empty, and what shows them, of a run that is seen from outside; else nothing."""
+    if frame.known_by != OUTSIDE:
+        return ""
+    return "no step is seen from outside" + ("" if frame.state in ENDED else f" · {_more(frame, joins)}")
+
+
+def _more(frame: Frame, joins: str) -> str:
+    versions = [version.split(".") for version in frame.values("python_version") if version]
+    numbers = [int(minor) for major, minor, *_ in versions if major == "3" and minor.isdecimal()]
+    if len(numbers) == frame.world and min(numbers) >= JOINABLE:
+        return f"{joins} joins (Python 3.{min(numbers)})"
+    return "next: torchrun … -m ddptop.agent train.py"
 
 
 def lasting(frame: Frame) -> str:

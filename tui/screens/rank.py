@@ -16,16 +16,17 @@ from textual.containers import Horizontal, Vertical
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import clean
 from ddptop.agent.wire import Step
-from ddptop.agent.wire.frames import ENDED, RankFrame
+from ddptop.agent.wire.frames import ENDED, OUTSIDE, RankFrame
 from ddptop.agent.wire.steps.latencies import ALL_REDUCE
 from ddptop.agent.wire.steps.numbers import WIDTHS_S
 from ddptop.tui.drawing import units
-from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
+from ddptop.tui.drawing.bars import gauge, looks_bar, phase_bar, sparkline
 from ddptop.tui.drawing.lines import Page, Row, spread, width_of
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink, letters_of
 from ddptop.tui.model.metrics import METRICS, OTHERS, Metric, load_of
+from ddptop.tui.model.sentences import place_of_looks
 from ddptop.tui.screens.plot import PlottedScreen
-from ddptop.tui.views.panels import mark_of
+from ddptop.tui.views.panels import hue_of_looks, mark_of
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.screen.header import Header
 from ddptop.tui.views.screen.keybar import KeyBar
@@ -132,7 +133,7 @@ def fact_rows(rank: RankFrame, frame: Frame, width: int, ink: Ink, histories: Se
     rows: list[Row] = []
     for title, lines in (
         (None, _state(rank, frame, width, ink)),
-        ("step", _step(rank, frame, width, ink)),
+        ("time" if rank.known_by == OUTSIDE else "step", _step(rank, frame, width, ink)),
         ("communication", _communication(rank, frame, width, ink)),
         ("loss", _loss(rank, width, ink)),
         ("history", histories),
@@ -201,6 +202,9 @@ def _process(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Ro
 
 
 def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
+    if rank.known_by == OUTSIDE:
+        yield from _by_looks(rank, width, ink)
+        return
     time = units.milliseconds(rank.current_step_ms)
     yield from _fact("time", time, width, ink, unit=" ms", after=", mean of the last seconds")
     if rank.phases_ms is not None and rank.step_ms:
@@ -215,6 +219,27 @@ def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
         speed = f", {units.flops(rank.flops_per_s).strip()}/s, MFU {units.share(rank.mfu).strip()}"
         after = " a step" + ("" if rank.flops_per_s is None else speed)
         yield from _fact("work", units.flops(rank.flops), width, ink, after=after)
+
+
+def _by_looks(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
+    """Yield the parts of its time, each with its standard error, in the place of times that nobody knows."""
+    looks = rank.by_looks
+    yield [Segment(f"  {'by looks':<{_LABEL - 2}}", ink["label"]), *looks_bar(looks, width - _LABEL - 1, ink)]
+    shares, errors = ({}, {}) if looks is None else (looks.shares, looks.errors)
+    for phase, share in sorted(shares.items(), key=lambda each: -each[1]):
+        yield [
+            Segment("  "),
+            Segment(LETTERS.get(phase, "?"), ink.block(phase)[0]),
+            Segment(f" {phase:<{_LABEL - 3}}", ink["label"]),
+            Segment(units.percent(100 * share, 5), ink["value"]),
+            Segment(f" ± {100 * errors.get(phase, 0.0):.0f}", ink["label"]),
+        ]
+    yield from _fact("at", place_of_looks(looks), width, ink, hue_of_looks(looks) if looks else "value")
+    if looks is not None and looks.looks:
+        cost = f" of the last half minute, at {looks.cost_percent:.1f}% of a core"
+        yield from _fact("looks", f"{looks.looks:,}".rjust(6), width, ink, after=cost)
+    if rank.from_log:
+        yield from _fact("number", units.count(rank.step).rjust(6), width, ink, after=", by its log")
 
 
 def _phases(
@@ -321,7 +346,8 @@ def _telemetry(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     )
     fault = rank.fault
     errors = f"{rank.faults:,} errors, the last: {fault}" if rank.faults > 1 else fault
-    yield from _fact("agent", errors or "no fault", width, ink, "level-error" if fault else "value")
+    well = "none: it is seen from outside" if rank.known_by == OUTSIDE else "no fault"
+    yield from _fact("agent", errors or well, width, ink, "level-error" if fault else "value")
     elsewhere = f"on {rank.host or 'another host'}" if rank.far else "to the terminal that started it"
     yield from _fact("log", elsewhere if rank.far else clean(rank.log or "") or elsewhere, width, ink)
 

@@ -17,14 +17,15 @@ from textual.strip import Strip
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire import HELD
-from ddptop.agent.wire.frames import ENDED, RankFrame
+from ddptop.agent.wire.frames import ENDED, OUTSIDE, ByLooks, RankFrame
 from ddptop.agent.wire.vocabulary.mesh import place_of
 from ddptop.tui.drawing import units
-from ddptop.tui.drawing.bars import PhaseCells, gauge, phase_cells, phase_row, sparkline
+from ddptop.tui.drawing.bars import PhaseCells, gauge, looks_bar, phase_cells, phase_row, sparkline
 from ddptop.tui.drawing.lines import Row, figure, fitted, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink, letters_of
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.metrics import load_of
+from ddptop.tui.model.sentences import place_of_looks
 from ddptop.tui.views.ranks import RankView
 
 
@@ -350,7 +351,7 @@ def _right_title(rank: RankFrame, room: int, ink: Ink) -> Row:
     """Return step and age in at most `room` cells; without room the word `step` goes first, then the number."""
     if rank.step is None:
         return []
-    step = units.count(rank.step)
+    step = f"{units.count(rank.step)}{' by its log' if rank.from_log else ''}"
     age, hue = "", "label"
     # A held rank's age says nothing that the header does not, and would move what stands still.
     if rank.state not in (*ENDED, *HELD) and rank.step_age_s is not None:
@@ -381,16 +382,22 @@ def _stepping(rank: RankFrame, frame: Frame, shape: Shape, ink: Ink) -> list[Row
     amounts = _amounts(rank)
     lines = -(-len(amounts) // _IN_LINE)
     tall = 2 if room >= 6 + lines else 1
-    rows = [_edged(row, shape, ink) for row in _loss(rank, inner, tall, ink)]
-    rows.append(_step(rank, frame, shape, ink))
+    is_outside = rank.known_by == OUTSIDE
+    rows = (
+        [] if is_outside and not rank.from_log else [_edged(row, shape, ink) for row in _loss(rank, inner, tall, ink)]
+    )
+    rows.append(_looks(rank.by_looks, shape, ink) if is_outside else _step(rank, frame, shape, ink))
     rows += _long_legend(amounts, shape, ink) if room >= 5 + lines and inner >= 45 else _legend(amounts, shape, ink)
-    rows.append(_collective(rank, shape, ink))
+    rows.append(_place(rank.by_looks, shape, ink) if is_outside else _collective(rank, shape, ink))
     if rank.ended is not None:
         rows.append(_edged([Segment(units.shorten(rank.ended, inner), ink[f"state-{rank.state}"])], shape, ink))
         return [*rows, _identity(rank, frame, shape, ink)]
     rows.append(_resources(rank, shape, ink))
     if room >= 6:
         rows.append(_identity(rank, frame, shape, ink))
+    if is_outside and rank.by_looks is not None and rank.by_looks.looks:
+        text = f"{rank.by_looks.looks:,} looks at {rank.by_looks.cost_percent:.1f}% of a core"
+        rows.append(_edged([Segment(text, ink["faint"])], shape, ink))
     return rows
 
 
@@ -419,7 +426,35 @@ def _step_row(milliseconds: str, cells: PhaseCells | None, shape: Shape, ink: In
     return _edged([*head, *phase_row(cells, max(0, shape.width - 19), ink)], shape, ink)
 
 
+def _looks(looks: ByLooks | None, shape: Shape, ink: Ink) -> Row:
+    return _edged([Segment("by looks ", ink["label"]), *looks_bar(looks, shape.width - 13, ink)], shape, ink)
+
+
+def _place(looks: ByLooks | None, shape: Shape, ink: Ink) -> Row:
+    """Return the line on which a rank stands, or is found most often."""
+    return _edged(
+        [Segment(units.shorten(place_of_looks(looks), shape.width - 4), ink[hue_of_looks(looks)])], shape, ink
+    )
+
+
+def part_of(looks: ByLooks | None, phase: str) -> float | None:
+    """Return the part of its time that a rank is in a phase; None where nobody has looked."""
+    return None if looks is None or not looks.looks else looks.shares.get(phase, 0.0)
+
+
+def hue_of_looks(looks: ByLooks | None) -> str:
+    """Return the name of the hue of the line on which a rank is."""
+    if looks is None or looks.problem:
+        return "faint" if looks is None else "level-warning"
+    return "bold state-stalled" if looks.still_s is not None else "label"
+
+
 def _amounts(rank: RankFrame) -> _Amounts:
+    if rank.known_by == OUTSIDE:
+        parts = [(each, letter, part_of(rank.by_looks, each)) for each, letter in letters_of({}).items()]
+        return tuple(
+            [(each, letter, units.percent(None if part is None else 100 * part)) for each, letter, part in parts]
+        )
     known = rank.phases_ms or {}
     return tuple(
         [(phase, letter, units.short_milliseconds(known.get(phase))) for phase, letter in letters_of(known).items()]

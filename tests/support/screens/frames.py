@@ -22,12 +22,13 @@ from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.client.frame import Frame, whole
 from ddptop.agent.client.stacks import Stacks
 from ddptop.agent.observer.model.framer import Framer
+from ddptop.agent.observer.model.ranks.looks import mean_of
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import Collective, Hang, Step, Verdict
 from ddptop.agent.wire.diagnoses.kept import Kept
-from ddptop.agent.wire.frames import ENDED, AllReduce, Calls, EventLine, RankFrame
+from ddptop.agent.wire.frames import ENDED, OUTSIDE, AllReduce, ByLooks, Calls, EventLine, RankFrame
 from ddptop.agent.wire.report import Report
 from ddptop.tui.link.source import Refused, Unholdable
 from support.values.histories import RecordedHistory
@@ -38,6 +39,20 @@ NOW = 1_800_000_000.0
 
 EVIL = "x[/foo] [bold red]y[@click=app.bell]z[/] \x1b]0;owned\x07\x1b[31mred\x1b[0m \x9b2Jc1 \x07\u202egnp.\u200b"
 """Markup and escape sequences, as a hostile program would print them."""
+
+LOOKS = (
+    ByLooks(
+        {"wait": 0.38, "backward": 0.27, "forward": 0.22, "optimizer": 0.06, "data": 0.03, "other": 0.04},
+        {"wait": 0.033, "backward": 0.03, "forward": 0.028, "optimizer": 0.016, "data": 0.012, "other": 0.013},
+        214, "train.py:40 main", "backward", 0.45, cost_percent=2.1,
+    ),
+    ByLooks(
+        {"forward": 0.57, "backward": 0.25, "optimizer": 0.07, "data": 0.04, "wait": 0.03, "other": 0.04},
+        {"forward": 0.034, "backward": 0.03, "optimizer": 0.018, "data": 0.013, "wait": 0.012, "other": 0.013},
+        210, "train.py:31 slow", "forward", 0.38, cost_percent=2.1,
+    ),
+)  # fmt: skip
+"""Of an ordinary rank, and of one that holds it back."""
 
 _SHARES = {"data": 0.14, "forward": 0.26, "backward": 0.36, "optimizer": 0.06, "wait": 0.14, "other": 0.04}
 
@@ -95,6 +110,30 @@ def rank_frame(rank: int = 0, state: str = "running", step: int = 1284, **change
         }
         full = replace(full, activity="", ended=how[state])
     return replace(full, **changes)
+
+
+def outside_rank(rank: int = 0, state: str = "running", **changes: Any) -> RankFrame:
+    """Return a rank that nobody prepared."""
+    seen = RankFrame(
+        rank=rank, state=state, activity="forward", pid=4711 + rank, host="node-a", heard_age_s=0.4, device="cpu",
+        memory_bytes=(812 + 3 * rank) * 2**20, memory_total_bytes=16 * 2**30, cpu_percent=96.0 + rank,
+        python_version="3.11", known_by=OUTSIDE, by_looks=LOOKS[rank % 2],
+    )  # fmt: skip
+    return replace(seen, **changes)
+
+
+def outside_frame(state: str = "running", world: int = 2, **changes: Any) -> Frame:
+    """Return a run that nobody prepared, in that state, of which nothing is known but what looks show."""
+    began = NOW - 103.7
+    seen = Frame(
+        run="train-4710", state=state, program="train.py", world=world, at=NOW, device="cpu", launched=False,
+        started_at=began, ended_at=NOW - 1 if state in ENDED else None, pid=4710, one_host="node-a", one_device="cpu",
+        ranks=tuple(outside_rank(rank, state) for rank in range(world)), known_by=OUTSIDE,
+        history=RecordedHistory(world),
+        events=(EventLine(began, "an observer (pid 4800) watches this job, which nobody prepared", None, "info"),),
+        by_looks=mean_of(LOOKS), named_from_share=0.15,
+    )  # fmt: skip
+    return replace(seen, **changes)
 
 
 def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:

@@ -9,15 +9,18 @@ from typing import Final, NamedTuple
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
-from ddptop.agent.wire.frames import UNREPORTED, RankFrame
+from ddptop.agent.wire.frames import OUTSIDE, UNREPORTED, RankFrame
 from ddptop.tui.cli.output.plain import progress, throughput
 from ddptop.tui.cli.output.status import remark
 from ddptop.tui.drawing.units import DASH, collective, count, loss, milliseconds
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.metrics import metric_named
 from ddptop.tui.model.sentences import (
+    by_looks,
     judging,
     not_linked,
+    outside,
+    place_of_looks,
     recording,
     time_left,
     unheard_hosts,
@@ -49,6 +52,7 @@ def card(frame: Frame, width: int | None = None) -> list[str]:
         judging(frame),
         _faults(frame),
         *(frame.cause, unheard_hosts(frame), not_linked(frame), remark(frame)),
+        outside(frame, f"ddptop attach {frame.run} --join"),
         _progress(frame),
         *(frame.injected and f"injected faults: {frame.injected}", frame.placement, frame.note),
     ]
@@ -78,14 +82,15 @@ def _hang(frame: Frame) -> list[str]:
 
 
 def _progress(frame: Frame) -> str:
-    parts = [progress(frame)]
+    parts = [by_looks(frame) if frame.known_by == OUTSIDE and not frame.from_log else progress(frame)]
     parts += filter(None, (time_left(frame), waits_for(frame)))
     if frame.current_step_ms is not None:
         parts.append(f"{milliseconds(frame.current_step_ms).strip()} ms/step")
     if frame.loss is not None:
         parts.append(f"loss {loss(frame.loss, unsure=frame.is_loss_unsure).strip()}")
     parts += throughput(frame)
-    return _GAP.join(filter(None, (*parts, recording(frame))))
+    looks = by_looks(frame) if frame.from_log else ""
+    return _GAP.join(filter(None, (*parts, recording(frame), looks)))
 
 
 def _table(frame: Frame, width: int | None) -> list[str]:
@@ -106,6 +111,7 @@ def _table(frame: Frame, width: int | None) -> list[str]:
 
 def _columns(frame: Frame) -> list[_Column]:
     seen = {phase for known in frame.values("phases_ms") if known for phase in known}
+    seen |= {phase for looks in frame.values("by_looks") if looks for phase in looks.shares}
     orders = {"data": 4, "copy": 8, "wait": 5, "forward": 7, "backward": 8, "optimizer": 11, "other": 14}
     phases = [_Column(phase, partial(_phase, phase), orders[phase]) for phase in PHASES if phase in seen]
     return [
@@ -119,6 +125,7 @@ def _columns(frame: Frame) -> list[_Column]:
         _number("all_reduce", f"{collective(frame.collective)} p50 ms", 9),
         _number("p99", "p99 ms", 13),
         _number("memory", "MEMORY", 10),
+        *([_Column("AT", lambda rank: place_of_looks(rank.by_looks), 3, left=True)] if outside(frame, "") else []),
         _Column("PID", lambda rank: str(rank.pid or DASH), 12),
     ]
 
@@ -143,6 +150,8 @@ def _number(name: str, title: str, rank: int) -> _Column:
 
 
 def _phase(phase: str, rank: RankFrame) -> str:
+    if (looks := rank.by_looks) is not None:
+        return f"{looks.shares.get(phase, 0.0):.0%}" if looks.looks else DASH
     # Those of a rank that stands are of before, as its time of a step is.
     return DASH if rank.stands else milliseconds((rank.phases_ms or {}).get(phase)).strip()
 

@@ -12,12 +12,12 @@ from typing import Final, TextIO
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
-from ddptop.agent.wire.frames import ENDED, EventLine
+from ddptop.agent.wire.frames import ENDED, OUTSIDE, EventLine
 from ddptop.tui.cli.parsing import as_called
 from ddptop.tui.drawing.units import duration, share, significant
 from ddptop.tui.link.source import Source
 from ddptop.tui.model.diagnosis import hang
-from ddptop.tui.model.sentences import not_linked, unheard_hosts, waits_for, with_rank
+from ddptop.tui.model.sentences import by_looks, not_linked, outside, unheard_hosts, waits_for, with_rank
 
 POLL_S = 0.05
 _PATIENCE_S: Final = 5.0
@@ -67,7 +67,10 @@ class PlainView:
             self._tell_start(frame)
             if frame.state in ENDED:
                 return self._summarize(frame)
-            if time.monotonic() >= due and frame.step and frame.step_ms is not None:
+            if time.monotonic() >= due and by_looks(frame):
+                self._say(frame.at, line(frame))
+                due = time.monotonic() + self._interval_s
+            elif time.monotonic() >= due and frame.step and frame.step_ms is not None:
                 if frame.step != self._last_step:
                     self._say(frame.at, line(frame))
                 self._last_step = frame.step
@@ -132,6 +135,8 @@ class PlainView:
             # What was before anybody looked follows it, in its order.
             at = min([frame.at, *(event.at for event in frame.events)])
             self._say(at, f"{frame.run}: {frame.program}, {plural(frame.world, 'rank')}{place}")
+            if known := outside(frame, f"ddptop attach {frame.run} --join"):
+                self._say(at, known)
 
     def _tell_events(self, frame: Frame) -> None:
         known = set(self._told)
@@ -181,7 +186,7 @@ def line(frame: Frame) -> str:
     if frame.loss is not None:
         parts.append(f"loss {'~' * frame.is_loss_unsure}{significant(frame.loss)}")
     parts += throughput(frame)
-    parts.append(f"step {phases(frame)}")
+    parts.append(by_looks(frame) or f"step {phases(frame)}")
     if frame.slowest is not None and frame.verdict is None:
         host = frame.hosts.name_of(frame.slowest)
         parts.append(f"slowest rank {frame.slowest}{f' ({host})' if host else ''}")
@@ -204,7 +209,7 @@ def throughput(frame: Frame) -> list[str]:
 def progress(frame: Frame) -> str:
     """Return `step 128/400 32%  ETA 0:42`, as far as it is known."""
     if frame.step is None:
-        return "step –"
+        return "steps not known" if frame.known_by == OUTSIDE else "step –"
     if frame.total_steps is None:
         return f"step {frame.step:,}"
     by = f" by {frame.total_by}" if frame.total_by else ""

@@ -21,6 +21,7 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.theme import SHADE_SIGNS, SHADES
 from ddptop.tui.model.metrics import METRICS
+from ddptop.tui.model.sentences import stepless
 from ddptop.tui.views.heatmap.lines import ABOVE, BELOW, Sight, gutter, heat_row, marks, names_width
 from ddptop.tui.views.ranks import RankView
 
@@ -223,6 +224,7 @@ class Heatmap(RankView):
             keys=keys_of(self),
             hosts=frame.hosts,
             before=self._before,
+            stepless=stepless(frame, keys_of(self).get("run.join", "J")),
         )
 
     def _key(self, y: int, sight: Sight) -> object:

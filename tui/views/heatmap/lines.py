@@ -67,6 +67,8 @@ class Sight(NamedTuple):
     hosts: HostFrames = NO_HOSTS
     before: int = 0
     """Cells for the names of hosts."""
+    stepless: str = ""
+    """Why no step is known, of a run that is seen from outside."""
 
     @property
     def seconds(self) -> int:
@@ -218,9 +220,9 @@ def _legend(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
         return [Segment(" loading history", ink["label"])]
     if heat.scale is None:
         blind = sight.unseen and metric.name in ("own", "wait")
-        why = "collectives are not seen here" if blind else "no value in sight"
+        why = sight.stepless or ("collectives are not seen here" if blind else "no value in sight")
         text = f" {why}; {sight.keys['heatmap.metric']} shows another number"
-        if not blind:
+        if not blind and not sight.stepless:
             text += f", {sight.keys['heatmap.zoom_out']} more time"
         return [Segment(units.shorten(text, width), ink["label"])]
     low, high = (metric.text(value).strip() for value in heat.scale)

@@ -34,6 +34,7 @@ from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.theme import Ink, ink
 from ddptop.tui.drawing.ticks import LABEL, decades, even_ticks, tick_labels
 from ddptop.tui.model.metrics import metric_named
+from ddptop.tui.model.sentences import stepless
 from ddptop.tui.views.plot.canvas import PlotCanvas
 from ddptop.tui.views.plot.contents import Contents, Line, Look, contents_of, span_of
 from ddptop.tui.views.plot.extent import Extent, recent
@@ -405,6 +406,8 @@ def notes(drawn: Contents, look: Look, frame: Frame, run: tuple[int, int] | None
 
 def _nothing(frame: Frame, run: tuple[int, int] | None, look: Look, keys: Mapping[str, str]) -> str:
     """Say why there is no curve, and what to do."""
+    if from_outside := stepless(frame, keys.get("run.join", "J")):
+        return from_outside
     by_step = None if frame.history is None else frame.history.by_step
     if by_step is not None and not by_step.complete:
         return "loading history"

@@ -11,9 +11,9 @@ from rich.segment import Segment
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.text import plural, ranks_in_spans
-from ddptop.agent.wire.frames import ENDED, awaited
+from ddptop.agent.wire.frames import ENDED, OUTSIDE, awaited
 from ddptop.tui.drawing import units
-from ddptop.tui.drawing.bars import gauge
+from ddptop.tui.drawing.bars import gauge, looks_bar
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, packed, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
@@ -23,6 +23,7 @@ from ddptop.tui.model.sentences import (
     judging,
     lasting,
     not_linked,
+    outside,
     recording,
     time_left,
     unheard_hosts,
@@ -113,7 +114,7 @@ def header_rows(
     word, hue = message(frame, keys, typed)
     code = "" if frame.verdict is None else frame.verdict.line
     said: list[Row] = [[Segment(line, ink[hue])] for line in _said(word, width, code)] if word else []
-    behind = _background(frame, width, ink)
+    behind = _background(frame, width, ink, keys)
     rows = [_run(frame, width, ink, keys), _progress(frame, width, ink)]
     stuck = _stuck(frame)
     if stuck is not None and word == stuck.text:
@@ -222,6 +223,8 @@ def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
 
 
 def _progress(frame: Frame, width: int, ink: Ink) -> Row:
+    if frame.known_by == OUTSIDE and not frame.from_log:
+        return packed(_by_looks(frame, width, ink), width)
     label = ink["label"]
     total = frame.total_steps
     step = units.count(frame.step)
@@ -249,7 +252,22 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
         _rate(frame, ink),
         [] if frame.mfu is None else [Segment("MFU", label), figure(units.share(frame.mfu), ink)],
     ]
+    if frame.known_by == OUTSIDE:
+        known = [piece for piece in pieces if piece and not any(units.DASH in segment.text for segment in piece)]
+        return packed([*known, *_by_looks(frame, width - 40, ink)], width)
     return packed(pieces, width)
+
+
+def _by_looks(frame: Frame, width: int, ink: Ink) -> list[Row]:
+    """Return the time of all ranks by phase, where it is seen from outside: a bar, and the parts from the largest."""
+    bar: Row = [Segment("by looks ", ink["label"]), *looks_bar(frame.by_looks, 30 if width >= 100 else 20, ink)]
+    shares = {} if frame.by_looks is None else frame.by_looks.shares
+    ordered = sorted(shares.items(), key=lambda each: -each[1])
+    parts: list[Row] = [
+        [Segment(f"{phase} ", ink[f"phase-{phase}"]), figure(units.percent(100 * share), ink)]
+        for phase, share in ordered
+    ]
+    return [bar, *parts]
 
 
 def _rate(frame: Frame, ink: Ink) -> Row:
@@ -403,7 +421,7 @@ def _had_wrong_arguments(frame: Frame) -> bool:
     return not frame.step and (frame.exit_code == 2 or (told or "").partition(":")[0] == "exit code 2")
 
 
-def _background(frame: Frame, width: int, ink: Ink) -> Row:
+def _background(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
     pieces: list[Row] = []
     if frame.injected:
         pieces.append([Segment(units.shorten(f"injected: {frame.injected}", width), ink["bold level-warning"])])
@@ -419,7 +437,9 @@ def _background(frame: Frame, width: int, ink: Ink) -> Row:
     if frame.refused:
         text = f"{plural(frame.refused, 'unreadable message')} refused"
         pieces.append([Segment(text, ink["level-warning"])])
-    if not frame.launched:
+    if from_outside := outside(frame, keys.get("run.join", "J")):
+        pieces.append([Segment(units.shorten(from_outside, width), ink["label"])])
+    elif not frame.launched:
         pieces.append([Segment("started by hand", ink["label"])])
     if seldom := recording(frame):
         pieces.append([Segment(seldom, ink["label"])])

@@ -17,14 +17,15 @@ from rich.segment import Segment
 from rich.style import Style
 
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.wire.frames import ENDED, RankFrame
+from ddptop.agent.wire.frames import ENDED, OUTSIDE, RankFrame
 from ddptop.agent.wire.vocabulary.mesh import order_of, place_of
 from ddptop.tui.drawing import units
-from ddptop.tui.drawing.bars import phase_bar
+from ddptop.tui.drawing.bars import looks_bar, phase_bar
 from ddptop.tui.drawing.lines import Row, figure, fitted
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
 from ddptop.tui.model.metrics import OTHERS, TIMES, Metric, own_ms
-from ddptop.tui.views.panels import mark_of
+from ddptop.tui.model.sentences import place_of_looks
+from ddptop.tui.views.panels import hue_of_looks, mark_of, part_of
 from ddptop.tui.views.table.grouping import natural
 
 GAP: Final = 2
@@ -91,6 +92,8 @@ def _loss(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
 
 
 def _bar(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+    if rank.by_looks is not None:
+        return looks_bar(rank.by_looks, 20, ink)
     if rank.phases_ms is None or rank.step_ms is None:
         return [Segment(f"{units.DASH:<20}", ink["faint"])]
     return phase_bar(rank.phases_ms, frame.step_ms or rank.step_ms, 20, ink)
@@ -146,6 +149,15 @@ HOST: Final = Column(
     "host", "host", 14, "machine", lambda rank: natural(rank.host),
     _words(14, lambda rank: rank.host), 9, falling=False, left=True,
 )  # fmt: skip
+
+PLACE_OF_LOOKS: Final = Column(
+    "at", "at", 30, "line on which it stands, or is found most often", lambda rank: place_of_looks(rank.by_looks),
+    lambda rank, frame, ink: [
+        Segment(units.fit(place_of_looks(rank.by_looks), 30), ink[hue_of_looks(rank.by_looks)])
+    ],
+    3, falling=False, left=True,
+)  # fmt: skip
+"""Only of runs that are seen from outside."""
 
 _OF: Final = {metric.key or metric.name: metric.is_of for metric in (*TIMES, *OTHERS)}
 """By the key of a column, the runs that have it."""
@@ -225,12 +237,34 @@ def _columns_for(column: Column, frame: Frame, *, grouped: bool) -> tuple[Column
         case "host" if frame.hosts.several:
             # Where there are several it matters more; under the line of its host a rank need not have it.
             return (replace(column, importance=2, usual=not grouped),)
+        case "step" | "step_ms" if frame.known_by == OUTSIDE and not frame.from_log:
+            return (replace(column, importance=_UNKNOWN),)
+        case key if key in LETTERS and frame.known_by == OUTSIDE:
+            return (_share(column),)
+        case "note" if frame.known_by == OUTSIDE:
+            return PLACE_OF_LOOKS, column
         case "p50" | "p99" if frame.collective in _SHORT:
             return (_named(column, frame.collective),)
         case "samples" if frame.tokens_per_s is not None:
             # Tokens are shown in their place.
             return (replace(column, usual=False),)
     return (column,)
+
+
+def _share(column: Column) -> Column:
+    """Return the column of a phase as that of its part of the time, by looks from outside."""
+
+    def value(rank: RankFrame) -> float | None:
+        return part_of(rank.by_looks, column.key)
+
+    def draw(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+        part, verdict = value(rank), frame.verdict
+        blamed = verdict is not None and (verdict.rank, verdict.phase) == (rank.rank, column.key)
+        text = units.percent(None if part is None else 100 * part)
+        return [figure(text, ink, "bold rank-slow" if blamed else "value")]
+
+    meaning = f"{column.key}, part of its time by looks from outside"
+    return replace(column, meaning=meaning, value=value, draw=draw)
 
 
 def wanted_of(columns: Sequence[Column], chosen: Collection[str] | None) -> list[Column]:

@@ -22,6 +22,7 @@ from ddptop.agent.wire.frames import ENDED
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row
+from ddptop.tui.model.sentences import stepless
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.timeline import lines
 from ddptop.tui.views.timeline.spans import Timeline, timeline
@@ -258,7 +259,14 @@ class TimelineView(RankView):
         if y < len(self._drawn):
             return self.grounded(self._drawn[y], 0, self.size.width)
         history = self.frame.history
-        nothing = " no step is complete yet" if history is None or history.steps.complete else " loading history"
+        stepless_ = stepless(self.frame, keys_of(self).get("run.join", "J"))
+        nothing = (
+            f" {stepless_}"
+            if stepless_
+            else " no step is complete yet"
+            if history is None or history.steps.complete
+            else " loading history"
+        )
         text = nothing if y == 0 and self._line is None else ""
         return self.grounded(
             Strip([Segment(units.shorten(text, self.size.width), self.ink["label"])]), 0, self.size.width

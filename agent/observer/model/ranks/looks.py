@@ -37,9 +37,9 @@ class RecentLooks:
 
     def summary(self, now: float) -> ByLooks | None:
         """Return all of them together at a moment, in seconds since the epoch; None before the first look."""
-        looks = sum(each.looks for each in self._stretches)
-        if not looks:
-            return None
+        looks, last = sum(each.looks for each in self._stretches), self.last
+        if last is None or not looks:
+            return ByLooks({}, {}, problem=last.problem) if last is not None and last.problem else None
         shares: defaultdict[str, float] = defaultdict(float)
         lines: defaultdict[tuple[str, str], float] = defaultdict(float)
         for each in self._stretches:
@@ -50,7 +50,6 @@ class RecentLooks:
                 lines[line.where, line.phase] += part * line.share
         blocks = sum(each.blocks for each in self._stretches)
         (where, phase), most = max(lines.items(), key=lambda each: each[1], default=(("", ""), None))
-        last = self._stretches[-1]
         still = last.still_since_ns
         return ByLooks(
             dict(shares),
@@ -67,8 +66,8 @@ class RecentLooks:
 
 def mean_of(ranks: Collection[ByLooks]) -> ByLooks | None:
     """Return the mean over ranks, whose errors are independent of each other; None of none."""
-    if not ranks:
-        return None
+    if not ranks or not all(each.looks for each in ranks):
+        return next((each for each in ranks if not each.looks), None)
     phases = dict.fromkeys(phase for each in ranks for phase in each.shares)
     return ByLooks(
         {phase: sum(each.shares.get(phase, 0.0) for each in ranks) / len(ranks) for phase in phases},
