@@ -28,7 +28,7 @@ from types import CodeType, ModuleType, TracebackType
 from ddptop.agent.launcher.position import Position
 from ddptop.agent.rank.commands import preemption
 from ddptop.agent.rank.hooks import patches
-from ddptop.agent.rank.opening import open_session
+from ddptop.agent.rank.opening.start import open_session
 from ddptop.agent.rank.process import ancestry, ending, enrolment
 from ddptop.agent.rank.process.output import Output, flush, say, say_unobserved
 from ddptop.agent.rank.session import Session

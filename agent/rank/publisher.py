@@ -62,6 +62,13 @@ class Rank(Commanded, Protocol):
     notices: deque[wire.Event]
     """Events of the rank that are to be published."""
 
+    has_left: bool
+    """True once its hooks are gone, and the training goes on without the agent."""
+
+    def depart(self) -> None:
+        """End behind that, the last thing."""
+        ...
+
     @property
     def announced(self) -> tuple[int | None, int | None]:
         """Samples and tokens of a step, where its script has given them."""
@@ -185,7 +192,7 @@ class Publisher:
         poller.register(self._cmd, zmq.POLLIN)
         poller.register(self._wake, zmq.POLLIN)
         due = time.monotonic()
-        while not self._stop.is_set():
+        while not (self._stop.is_set() or self._session.has_left):
             try:
                 wait_s = due - time.monotonic()
                 for pause_s in (self._answers.pause_s, self._session.diagnoses.looking.pause_s):
@@ -210,6 +217,8 @@ class Publisher:
                 self._session.faults.note("publishing", error)
                 self._stop.wait(PERIOD_S)
         self._publish_end()
+        if self._session.has_left:
+            self._session.depart()
 
     def _publish_end(self) -> None:
         self._waited = PATIENCE_TICKS

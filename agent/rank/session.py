@@ -23,7 +23,8 @@ from ddptop.agent.rank.checksums.checks import Checks
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.commands.gate import Gate, GateError
 from ddptop.agent.rank.faults import Faults, describe
-from ddptop.agent.rank.hooks import losses
+from ddptop.agent.rank.hooks import around, losses
+from ddptop.agent.rank.hooks.around import StepHooks
 from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.hooks.totals import Totals
 from ddptop.agent.rank.inspection.diagnoses import Diagnoses
@@ -61,6 +62,19 @@ _NEWS_NS: Final = 500_000_000
 
 _Value = TypeVar("_Value")
 
+_forking: list[Session | None] = []
+"""The session of this process, None once it has left; empty before the first."""
+
+
+def _before_fork() -> None:
+    for session in filter(None, _forking):
+        session.diagnoses.counting.spoil()
+
+
+def _after_fork() -> None:
+    for session in filter(None, _forking):
+        session._abandon()
+
 
 class Session:
     """The state of the agent inside one rank's process.
@@ -78,7 +92,17 @@ class Session:
         log: str | None,
         output: Output | None = None,
         position: Position | None = None,
+        step_hooks: StepHooks | None = None,
+        record_before: Member | None = None,
     ) -> None:
+        self.step_hooks = step_hooks
+        """Of a rank that has joined in the middle of its training, the hooks of all optimizers."""
+        self._record_before = record_before
+        """Its record up to then."""
+        self._leaves = False
+        """It leaves the run at the end of the present step."""
+        self.has_left = False
+        """True once its hooks are gone, and the training goes on without the agent."""
         position = position or Position.from_environment(os.environ, program)
         self.owner = os.getpid()
         """The process of this agent, 0 once it is handed over; a forked child has a copy with the same owner."""
@@ -204,7 +228,10 @@ class Session:
         self._inspecting.dead_threads.watch()
         self.rendezvous.begin()
         # A forked child (a data worker) has neither our thread nor our sockets.
-        os.register_at_fork(before=self.diagnoses.counting.spoil, after_in_child=self._abandon)
+        if not _forking:
+            # Nothing removes such a function, and a rank may join and leave many times.
+            os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+        _forking[:] = [self]
         if self._output.problem is not None:
             self.faults.note(f"rank {self.rank}'s {self._output.problem}")
         try:
@@ -219,7 +246,7 @@ class Session:
         finally:
             self._account.begin()
         agent._listener = self
-        os._exit = self._exit
+        around.replace(os, "_exit", self._exit)
 
     def close(
         self, exit_code: int | None, error: str | None, traceback: str | None, left: TracebackType | None = None
@@ -305,6 +332,47 @@ class Session:
         os.environ.pop(RANK_VARIABLE, None)
         os.environ.update(pythonpath.environment(os.environ))
         return True
+
+    def leave_run(self) -> str:
+        """Take every hook out at the end of the present step; return the reason where that is refused."""
+        if self._record_before is None:
+            return "its agent was there from the start, and stays"
+        if self.gate.limit is not None:
+            return "it is held, or about to be; resume the run first"
+        self._leaves = True
+        self.stamps.eventful = 0
+        return ""
+
+    def stay(self) -> None:
+        """Do not leave, unless that is done."""
+        self._leaves = False
+
+    def take_out(self) -> None:
+        """Take everything of the agent's out of the training, which goes on as if it had never joined."""
+        note = self.faults.note
+        with self.faults.noted("leaving"):
+            self.diagnoses.close()
+        agent._listener = None
+        os.environ.pop(RANK_VARIABLE, None)
+        stay = around.put_back(note)
+        # Behind that, which lets its file be closed.
+        crashes.end()
+        if stay:
+            # What others have wrapped since finds another thread than its own, and passes every call on.
+            self.stamps.thread = 0
+            self.notify(
+                f"others have wrapped hooks of the agent, which stay and do nothing: {', '.join(stay)}", "warning"
+            )
+        _forking[:] = [None]
+        self.has_left = True
+
+    def depart(self) -> None:
+        """End behind `take_out`, in the agent's thread, whose sockets are closed."""
+        if self._record_before is not None:
+            self.rendezvous.end()
+            descriptors.give_up()
+            self._account.hand_back(self._record_before)
+            self._presence.end()
 
     def _where_left(self, trace: TracebackType | None) -> str:
         try:
@@ -416,6 +484,9 @@ class Session:
         if self.marks.by_hand and not by_hand:
             return
         self.gate.completed += 1
+        if self._leaves:
+            self.take_out()
+            return
         if self.diagnoses.boundary(self.gate.completed, self.device, self.timeout_s):
             self._go_on()
             (doing, took_ns), self.gate.was_held_up = self.gate.was_held_up, ("", 0)

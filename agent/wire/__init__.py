@@ -69,6 +69,7 @@ from ddptop.agent.wire.commands import Hold as Hold
 from ddptop.agent.wire.commands import Inspect as Inspect
 from ddptop.agent.wire.commands import Keep as Keep
 from ddptop.agent.wire.commands import Kill as Kill
+from ddptop.agent.wire.commands import Leave as Leave
 from ddptop.agent.wire.commands import Look as Look
 from ddptop.agent.wire.commands import Memory as Memory
 from ddptop.agent.wire.commands import Probe as Probe

@@ -261,7 +261,7 @@ class Act(Message, frozen=True, tag="act"):
 
     id: Whole
     action: Name
-    """`pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum`, `profile`, `probe` or `memory`."""
+    """`pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum`, `profile`, `probe`, `memory`, `join` or `leave`."""
     who: Label = ""
     """The author of the action, for the event list: `ada (dashboard, pts/3)`."""
     steps: Count = 1
@@ -341,13 +341,26 @@ class WholeSteps(Message, frozen=True, tag="whole_steps"):
     """Of these, the newest so many are sent, or fewer where they are large."""
 
 
-Expiring = Hold | Commit | Keep | Resume | Advance | End | Save | Probe | Act | Cancel | Kill
+class Leave(Message, frozen=True, tag="leave"):
+    """A rank that has joined in the middle of its training leaves the run at the end of its present step.
+
+    Its record says then that it has no agent.
+    """
+
+    id: Whole
+    cancelled: bool = False
+    """It stays, unless it has left."""
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
+
+
+Expiring = Leave | Hold | Commit | Keep | Resume | Advance | End | Save | Probe | Act | Cancel | Kill
 """Commands with a deadline: refused after `until_ns`, by the clock of `agent.control.deadline`; None: no deadline.
 
 `asked_ns` is the time of sending, by the same clock.
 """
 
 Command = (
-    Hold | Commit | Keep | Resume | Fill | Act | Cancel | Kill | Advance | End | Save | History | WholeSteps
+    Leave | Hold | Commit | Keep | Resume | Fill | Act | Cancel | Kill | Advance | End | Save | History | WholeSteps
     | Inspect | Look | Memory | Profile | ReadProfile | Probe | ReadLog | Check | RecordEvery | HostEnd | Conclude
 )  # fmt: skip

@@ -5,6 +5,7 @@ actions     the requests for actions, one action at a time in the relay's thread
 pause       pause, step, resume, checkpoint and stop in two rounds, and the lease of a hold
 checksums   the checksums of all ranks' parameters at the end of one step, and their comparison
 diagnosis   the same steps of all ranks, a little ahead of them, for checksums, memory and profile
+join        ranks that nobody prepared join their run, and leave it
 memory      the objects of several ranks, and those that came within the same steps
 profile     the same steps of several ranks, profiled by torch, as one trace
 probe       experiments of all ranks while they are held: who is slower than others, and why

@@ -31,6 +31,7 @@ from ddptop.agent.observer.actions.action import (
     author_of,
 )
 from ddptop.agent.observer.actions.checksums import checksum
+from ddptop.agent.observer.actions.join import join, leave
 from ddptop.agent.observer.actions.memory import memory
 from ddptop.agent.observer.actions.pause import LEASE_S
 from ddptop.agent.observer.actions.probe import probe
@@ -67,6 +68,8 @@ _ASKED: Final[Mapping[str, Callable[[Action], Turns[Any]]]] = {
     "memory": memory,
 }
 """By name, what an action does that can be asked for: it returns an `Outcome`."""
+_OF_ANY_RANKS: Final[Mapping[str, Callable[[Action], Turns[str]]]] = {"join": join, "leave": leave}
+"""The same, of ranks that need not have an agent."""
 _OWN: Final[Mapping[str, Callable[[Action], Turns[str]]]] = {_SETTLE: pause.settle, _FOLLOW_UP: pause.follow_up}
 """What this observer does by itself; nobody asks for it."""
 _FREEZE: Final = "freeze"
@@ -173,7 +176,7 @@ class Actions:
         action.requesters.append((sender, command.id))
         caller = None if is_elsewhere(sender) else command.caller
         action.callers.append(None if caller is None else Process(*msgspec.structs.astuple(caller)))
-        if command.action not in (*_ASKED, _FREEZE):
+        if command.action not in (*_ASKED, *_OF_ANY_RANKS, _FREEZE):
             self._answer(action, Refused(f"there is no action {clean_line(command.action, 40)!r}"))
         elif self._ends_at is not None or self.is_killed:
             self._reply(sender, wire.Reply(command.id, False, _KILLED if self.is_killed else TOO_LATE))
@@ -219,7 +222,10 @@ class Actions:
     def _action(self, command: wire.Act) -> Action:
         self._due = 0.0
         ranks = Ranks(self._model, self._others, self._forwarding, self._clock, self._wall)
-        return Action(command, self._directory, ranks, self._circumstances, self._clock)
+        action = Action(command, self._directory, ranks, self._circumstances, self._clock)
+        if (begins := _OF_ANY_RANKS.get(command.action)) is not None:
+            action.turns = begins(action)
+        return action
 
     def _busy_with(self, before: Action) -> Refused:
         doing = f"{before.said} is under way for {self._clock() - before.began:.0f} s"

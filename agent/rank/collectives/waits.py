@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ddptop.agent.rank.collectives.backends import Backends
 from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.hooks.around import replace
 from ddptop.agent.rank.hooks.imports import after_import
 from ddptop.agent.rank.records.stamps import Call, Stamps
 
@@ -97,7 +98,7 @@ class Waits:
                 self._waited(awaited, begin, clock())
 
         self._codes.add(wait.__code__)  # type: ignore[attr-defined]  # `wraps` hides from mypy that it is a function
-        setattr(owner, name, wait)
+        replace(owner, name, wait)
 
     def awaited(self, frame: FrameType | None) -> Any:
         """Return the work that the thread of a stack waits for, None where it waits for none.
@@ -146,7 +147,7 @@ class Waits:
             finally:
                 after()
 
-        setattr(owner, name, method)
+        replace(owner, name, method)
 
     def _refer_weakly(self, owner: Any, name: str) -> None:
         original = getattr(owner, name)
@@ -160,7 +161,7 @@ class Waits:
                 self._await(work, call)
             return work
 
-        setattr(owner, name, method)
+        replace(owner, name, method)
 
     def _await(self, work: Any, call: Call) -> None:
         key = id(work)

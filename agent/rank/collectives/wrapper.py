@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from ddptop.agent.rank.collectives.backends import Backends
 from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.hooks.around import replace
 
 WRAPPER: Final = "process-group wrapper"
 FUNCTIONS: Final = "torch.distributed functions only"
@@ -86,8 +87,8 @@ def install(torch: Any, collectives: Collectives, faults: Faults) -> str | None:
     stand_ins = _StandIns(torch, present)
     if not stand_ins.are_heard():
         return FUNCTIONS
-    distributed.Reducer = stand_ins.around(distributed.Reducer, collectives)
-    distributed._broadcast_coalesced = stand_ins.around(distributed._broadcast_coalesced, collectives)
+    for name in ("Reducer", "_broadcast_coalesced"):
+        replace(distributed, name, stand_ins.around(getattr(distributed, name), collectives))
     return WRAPPER
 
 
@@ -132,7 +133,7 @@ def _wrap(torch: Any, name: str, collectives: Collectives, faults: Faults) -> No
             after_guarded(work)
         return work
 
-    setattr(torch.distributed.ProcessGroup, name, method)
+    replace(torch.distributed.ProcessGroup, name, method)
 
 
 def _tensors(torch: Any, argument: Any) -> list[Any]:

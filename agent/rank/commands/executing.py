@@ -42,6 +42,14 @@ class Commanded(Protocol):
         """Record one step in so many from the next one on; return the reason where that is refused."""
         ...
 
+    def leave_run(self) -> str:
+        """Take every hook out at the end of the present step; return the reason where that is refused."""
+        ...
+
+    def stay(self) -> None:
+        """Do not leave, unless that is done."""
+        ...
+
     def save(self, token: str) -> wire.Saved | None:
         """Have the held training thread save a checkpoint; raises `GateError` where nothing can be saved now."""
         ...
@@ -147,6 +155,12 @@ class Executing:
                     self._send_checksums()
                     waits = f"has not made step {step:,} yet"
                     return self._ahead(id, step, waits, "checksums", partial(session.checks.ask, step))
+                case wire.Leave(id, cancelled=True):
+                    session.stay()
+                    return wire.Reply(id, True, "stays", gate.completed)
+                case wire.Leave(id):
+                    refusal = session.leave_run()
+                    return wire.Reply(id, not refusal, refusal or "leaves", gate.completed)
                 case wire.History(id) | wire.WholeSteps(id):
                     return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")
                 case wire.ReadLog(id):

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, Final
 
+from ddptop.agent.rank.hooks.around import on_leaving
+
 _RANK: Final = "ddptop.agent.rank."
 """The beginning of the names of modules whose code runs inside the training."""
 
@@ -29,16 +31,19 @@ def hide(torch: Any) -> None:
     # The function that calls the hooks of an optimizer; the optimizer's arithmetic is still compiled.
     for code in _nested(torch.optim.Optimizer.profile_hook_step.__code__):
         skip(code)
+        if (unmark := _mark(torch, skips=False)) is not None:
+            on_leaving(functools.partial(unmark, code))
 
 
-def _mark(torch: Any) -> Callable[[CodeType], None] | None:
+def _mark(torch: Any, *, skips: bool = True) -> Callable[[CodeType], None] | None:
+    """Return the function that marks code, or takes its mark away; None where this torch has no such function."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     older: Callable[[CodeType], None] | None = getattr(frames, "skip_code", None)
     if older is not None or not hasattr(frames, "set_code_exec_strategy"):
-        return older
+        return older if skips else None
     action = frames._FrameAction
     # Only this frame: functions that it calls are compiled as they would be without the agent.
-    strategy = frames._FrameExecStrategy(action.SKIP, action.DEFAULT)
+    strategy = frames._FrameExecStrategy(action.SKIP if skips else action.DEFAULT, action.DEFAULT)
     return functools.partial(_set, frames.set_code_exec_strategy, strategy)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from types import MethodType
 from typing import Any, Final
 
+from ddptop.agent.rank.hooks.around import replace
 from ddptop.agent.rank.records.stamps import COPY, Stamps
 
 MOST: Final = 64
@@ -103,7 +104,7 @@ class _Stamping:
                 stamped = False
             return (copy if stamped else original)(tensor, *args, **kwargs)
 
-        setattr(self._owner, name, Hooked(original, call))
+        replace(self._owner, name, Hooked(original, call))
 
     def _copying(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         stamps, note, what = self._stamps, self._note, f"Tensor.{name}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 from typing import TYPE_CHECKING, Any, Final
 
 from ddptop.agent.rank.collectives import backends, timing
 from ddptop.agent.rank.hooks import injection
-from ddptop.agent.rank.hooks.around import Hooks
+from ddptop.agent.rank.hooks.around import Hooks, on_leaving, replace
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
@@ -61,9 +62,12 @@ def distributed(session: Session, torch: Any) -> None:
     session.collectives.expects_groups = True
     # Device meshes have a reference of their own.
     for module in (torch.distributed, torch.distributed.device_mesh):
-        module.init_process_group = c10d.init_process_group
+        replace(module, "init_process_group", c10d.init_process_group)
     session.rendezvous.prepare(torch)
-    atexit.register(session.faults.guard(_unhook), session, c10d)
+    unhook = functools.partial(session.faults.guard(_unhook), session, c10d)
+    atexit.register(unhook)
+    on_leaving(functools.partial(atexit.unregister, unhook))
+    on_leaving(unhook)
 
 
 def _unhook(session: Session, c10d: Any) -> None:

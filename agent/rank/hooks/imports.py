@@ -6,11 +6,14 @@ module.
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+
+from ddptop.agent.rank.hooks.around import on_leaving
 
 
 def after_import(name: str, act: Callable[[ModuleType], None]) -> None:
@@ -18,7 +21,14 @@ def after_import(name: str, act: Callable[[ModuleType], None]) -> None:
     if name in sys.modules:
         act(sys.modules[name])
     else:
-        sys.meta_path.insert(0, _After(name, act))
+        finder = _After(name, act)
+        sys.meta_path.insert(0, finder)
+        on_leaving(functools.partial(_remove, finder))
+
+
+def _remove(finder: _After) -> None:
+    if finder in sys.meta_path:
+        sys.meta_path.remove(finder)
 
 
 class _After(importlib.abc.MetaPathFinder):

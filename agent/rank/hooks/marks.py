@@ -16,6 +16,8 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from ddptop.agent.rank.hooks.around import replace
+
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
 
@@ -179,7 +181,7 @@ class Marks:
                     setattr(owner, name, original)
 
         for owner, name, _, our in ours:
-            setattr(owner, name, our)
+            replace(owner, name, our)
 
     def watch_processes(self, torch: Any) -> None:
         """Hand the run over to ranks that the script starts itself, or say that nobody observes them."""
@@ -204,7 +206,7 @@ class Marks:
             return start(*args, **kwargs)
 
         for each in (module, torch.multiprocessing):
-            each.start_processes = start_processes
+            replace(each, "start_processes", start_processes)
 
     def _hands_over(self, number: int) -> bool:
         try:

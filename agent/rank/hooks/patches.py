@@ -16,7 +16,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ddptop.agent.rank.hooks import batches, compilers, copies, groups, injection, losses, totals
-from ddptop.agent.rank.hooks.around import Hooks
+from ddptop.agent.rank.hooks.around import Hooks, on_leaving, replace
 from ddptop.agent.rank.hooks.boundary import Boundary, hooks_of_steps
 from ddptop.agent.rank.hooks.imports import after_import
 from ddptop.agent.rank.records import device_time
@@ -87,7 +87,7 @@ def _data(session: Session, torch: Any) -> None:
     hooks.around(dataloader._BaseDataLoaderIter, "__next__", enter, leave, counted=counted)
     hooks.around(dataloader.DataLoader, "__iter__", lambda _: stamps.open_loader(), lambda _: stamps.leave())
     for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        setattr(fetcher, "fetch", session.diagnoses.workers.around(fetcher.fetch))  # noqa: B010
+        replace(fetcher, "fetch", session.diagnoses.workers.around(fetcher.fetch))
 
 
 def _drawn_in_counted(session: Session, torch: Any, original: Any) -> Callable[..., Any]:
@@ -158,7 +158,7 @@ def _forward(session: Session, torch: Any) -> None:
         session.diagnoses.counting.note_module()
         init(module, *args, **kwargs)
 
-    setattr(DistributedDataParallel, "__init__", made_by)  # noqa: B010 - mypy forbids to assign a method
+    replace(DistributedDataParallel, "__init__", made_by)
     hooks = Hooks(session, torch)
     hooks.around(DistributedDataParallel, "__init__", enter_init, leave_init)
     hooks.around(
@@ -325,7 +325,7 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     hooks = Hooks(session, torch)
     for name, leave in (("clip_grad_norm_", clipped), ("clip_grad_value_", lambda _: stamps.leave())):
         hooks.around(torch.nn.utils.clip_grad, name, enter, leave)
-        setattr(torch.nn.utils, name, getattr(torch.nn.utils.clip_grad, name))
+        replace(torch.nn.utils, name, getattr(torch.nn.utils.clip_grad, name))
     scaler = torch.amp.GradScaler
     given: list[Any] = []
     hooks.around(
@@ -352,8 +352,8 @@ def _around_backward(torch: Any, boundary: Boundary, stamps: Stamps, compiling: 
 
         return patched
 
-    torch.autograd.backward = patch(torch.autograd.backward)
-    torch.autograd.grad = patch(torch.autograd.grad)
+    for name in ("backward", "grad"):
+        replace(torch.autograd, name, patch(getattr(torch.autograd, name)))
 
 
 def _leave_out_initialization(session: Session, optimizer: Any, before: Any, after: Any) -> None:
@@ -361,6 +361,9 @@ def _leave_out_initialization(session: Session, optimizer: Any, before: Any, aft
     handles: list[Any] = []
 
     def register() -> None:
+        if session.step_hooks is not None:
+            session.step_hooks.before, session.step_hooks.after = before, after
+            return
         handles.append(optimizer.register_optimizer_step_pre_hook(before))
         handles.append(optimizer.register_optimizer_step_post_hook(after))
 
@@ -369,6 +372,8 @@ def _leave_out_initialization(session: Session, optimizer: Any, before: Any, aft
 
         @functools.wraps(original)
         def initialize(*args: Any, **kwargs: Any) -> Any:
+            if session.step_hooks is not None:
+                session.step_hooks.clear()
             while handles:
                 handles.pop().remove()
             try:
@@ -376,7 +381,7 @@ def _leave_out_initialization(session: Session, optimizer: Any, before: Any, aft
             finally:
                 register()
 
-        module._init_optim_state = initialize
+        replace(module, "_init_optim_state", initialize)
 
     register()
     after_import("torch.distributed.checkpoint.state_dict", session.faults.guard(act))
@@ -404,11 +409,12 @@ def _scaled_step(scaler: Any, boundary: Boundary, session: Session, compiling: C
         boundary.hold()
         return result
 
-    scaler.step = step
+    replace(scaler, "step", step)
 
 
 def _marks(session: Session, torch: Any) -> None:
-    session.marks.install(torch)
+    if not session.marks.has_optimizer:
+        session.marks.install(torch)
     session.marks.watch_processes(torch)
 
 
@@ -429,4 +435,11 @@ def _copies(session: Session, torch: Any) -> None:
     if hasattr(torch._C, "_cuda_getDeviceCount"):
         # Only where the script uses a device; nothing is hooked in a training on the CPU.
         watch = functools.partial(copies.watch, torch, session.stamps, session.faults.note)
-        torch.cuda._lazy_call(session.faults.guard(watch))
+        guarded = session.faults.guard(watch)
+        torch.cuda._lazy_call(guarded)
+        on_leaving(functools.partial(_forget_call, torch.cuda, guarded))
+
+
+def _forget_call(cuda: Any, call: Any) -> None:
+    waiting = getattr(cuda, "_queued_calls", [])
+    waiting[:] = [each for each in waiting if each[0] is not call]

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.hooks.around import replace
 from ddptop.agent.rank.hooks.imports import after_import
 
 _MOST_BARS: Final = 16
@@ -144,4 +145,4 @@ def _follow(module: ModuleType, *, owner: str, method: str, told: Callable[..., 
         told(*args)
         return result
 
-    setattr(kind, method, followed)
+    replace(kind, method, followed)

@@ -11,6 +11,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final, TypeVar
 
 from ddptop.agent.rank.faults import describe
+from ddptop.agent.rank.hooks.around import replace
 from ddptop.agent.run.script.stacks import OWN_THREADS
 from ddptop.agent.text import clean_line
 
@@ -97,4 +98,4 @@ class DeadThreads:
                     self.last = clean_line(f"thread {name} died: {describe(died.exc_value)}", _LONGEST)
             before(died)
 
-        threading.excepthook = look
+        replace(threading, "excepthook", look)

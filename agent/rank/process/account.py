@@ -77,6 +77,15 @@ class Account:
             self._over = True
             self._directory.remove_member(self._member.rank)
 
+    def hand_back(self, before: Member) -> None:
+        """Write the record that the rank had before its agent came, which leaves."""
+        with self._lock:
+            self._over = True
+            try:
+                self._write(before)
+            except Exception as problem:
+                self._faults.note("saying in the run directory that the agent has left", problem)
+
     def end(
         self,
         exit_code: int | None,

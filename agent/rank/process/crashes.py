@@ -21,6 +21,9 @@ _STDERR: Final = 2
 _originals: dict[str, Callable[..., Any]] = {}
 """The functions of `faulthandler` in whose place the script has ours; empty unless the handler is ours."""
 
+_files: list[int] = []
+"""Descriptors that were opened for it."""
+
 
 def begin(file: Path | None) -> None:
     """Have the stacks written at a crash; nothing where the script, its interpreter or its environment has that done.
@@ -38,6 +41,7 @@ def begin(file: Path | None) -> None:
         else:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(marks.owned(file), flags, 0o600)
+            _files.append(descriptor)
         faulthandler.enable(descriptor)
         for name, stand_in in (("enable", _enable), ("disable", _disable), ("is_enabled", _is_enabled)):
             _originals[name] = getattr(faulthandler, name)
@@ -49,6 +53,8 @@ def end() -> None:
     with contextlib.suppress(Exception):
         if _originals:
             _give_back()["disable"]()
+        while _files:
+            os.close(_files.pop())
 
 
 def _give_back() -> dict[str, Callable[..., Any]]:

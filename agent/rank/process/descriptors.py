@@ -14,6 +14,8 @@ import stat
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from ddptop.agent.rank.hooks.around import replace
+
 _LONGEST: Final = 128
 """Bytes of any address: a `sockaddr_storage`."""
 _FAMILY: Final = 2
@@ -38,7 +40,8 @@ def keep(before: Collection[int], addresses: Iterable[str]) -> None:
     """Keep what was opened since `before` was present, and sockets that are bound to these addresses of ZeroMQ."""
     _ours.update({number: name for number, name in present().items() if number not in before})
     _addresses.update(address.removeprefix("ipc://") for address in addresses)
-    os.close, os.closerange = _close, _closerange
+    replace(os, "close", _close)
+    replace(os, "closerange", _closerange)
 
 
 def give_up() -> None:

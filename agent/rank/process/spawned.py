@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from ddptop.agent.run.rundir import Run, RunDir
 
 
-class _Rank:
-    """The rank that this process may become."""
+class Rank:
+    """The rank that this process may become, or has become in the middle of its training."""
 
-    def __init__(self) -> None:
-        self._session: Session | None = None
+    def __init__(self, session: Session | None = None) -> None:
+        """Report the end of this process by the agent of this session, or of the one that is started here."""
+        self._session = session
 
     def joins(self, given: Mapping[str, Any]) -> bool:
         """Start the agent where this call joins the run's group; return False where a later call may do that."""
@@ -57,7 +58,7 @@ class _Rank:
 
     def _begin(self, directory: RunDir, run: Run, position: Position) -> None:
         from ddptop.agent.rank.hooks import patches
-        from ddptop.agent.rank.opening import open_session
+        from ddptop.agent.rank.opening.start import open_session
         from ddptop.agent.rank.process import enrolment
         from ddptop.agent.run.rundir import MARKER
 
@@ -110,12 +111,12 @@ class _Rank:
 
 def watch() -> None:
     """Prepare for this process to become a rank."""
-    rank = _Rank()
+    rank = Rank()
     for name, act in (("torch", _watch_joining), ("multiprocessing.process", _watch_ending)):
         after_import(name, functools.partial(_guarded, act, rank))
 
 
-def _guarded(act: Callable[[_Rank, Any], None], rank: _Rank, module: ModuleType) -> None:
+def _guarded(act: Callable[[Rank, Any], None], rank: Rank, module: ModuleType) -> None:
     """Act on a module that was just imported; the import is the script's, and must not fail."""
     try:
         act(rank, module)
@@ -123,7 +124,7 @@ def _guarded(act: Callable[[_Rank, Any], None], rank: _Rank, module: ModuleType)
         say_unobserved(error)
 
 
-def _watch_joining(rank: _Rank, torch: Any) -> None:
+def _watch_joining(rank: Rank, torch: Any) -> None:
     if not torch.distributed.is_available():
         return
     c10d = torch.distributed.distributed_c10d
@@ -151,7 +152,7 @@ def _watch_joining(rank: _Rank, torch: Any) -> None:
     c10d.init_process_group = torch.distributed.init_process_group = init_process_group
 
 
-def _watch_ending(rank: _Rank, process: ModuleType) -> None:
+def _watch_ending(rank: Rank, process: ModuleType) -> None:
     original = process.BaseProcess.run
 
     @functools.wraps(original)

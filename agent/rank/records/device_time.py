@@ -13,6 +13,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final, Protocol, TypeVar
 
+from ddptop.agent.rank.hooks.around import replace
 from ddptop.agent.rank.records.stamps import Moment, StepStamps
 from ddptop.agent.wire import DEVICE_PHASES
 
@@ -91,7 +92,8 @@ class Captures:
             finally:
                 self.end()
 
-        graph.capture_begin, graph.capture_end = capture_begin, capture_end
+        replace(graph, "capture_begin", capture_begin)
+        replace(graph, "capture_end", capture_end)
 
 
 CAPTURES: Final = Captures()

@@ -8,6 +8,7 @@ removal   the removal of a run directory
 masking   the secrets of a run, and the file that stores them
 sparse    log files whose middle is cut out
 tail      the end of a log, as text, and what is added to it, in pieces for a copy
+joins     the request that ranks join a run, and their answers
 decoding  decoders of JSON
 database  the exceptions of a damaged SQLite file
 """

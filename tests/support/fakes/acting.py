@@ -65,6 +65,13 @@ class Rank:
         """See `Commanded`."""
         return None
 
+    def leave_run(self) -> str:
+        """See `Commanded`."""
+        return "it has not joined"
+
+    def stay(self) -> None:
+        """See `Commanded`."""
+
     def move(self) -> None:
         """Make steps, as far as the gate lets it, or do there what it is asked for."""
         for _ in range(self.pace):

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.hooks.around import replace
 from ddptop.agent.rank.inspection.work import arithmetic
 from ddptop.agent.rank.inspection.work.peaks import peak_of
 from ddptop.agent.rank.records.device_time import CAPTURES
@@ -243,7 +244,7 @@ class Counting:
                 trace.remove()
             return register(*args, **kwargs)
 
-        own.register_callback = registered
+        replace(own, "register_callback", registered)
         self._gives_way = True
 
     def note_module(self) -> None:

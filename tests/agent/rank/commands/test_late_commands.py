@@ -38,6 +38,7 @@ class Rank:
             records_bytes=1 << 20,
             record_ns=None,
             state="running",
+            has_left=False,
             beat=lambda seq, refused: wire.Beat(3, 1, "running", "", 6, 1, seq, hold=self.gate.holding()),
             checkpoints=True,
             save=self.save,

@@ -183,8 +183,7 @@ def test_a_process_of_multiprocessing_tells_its_exit_code() -> None:
 
     lines: list[object] = []
     for failure in (None, SystemExit(3), SystemExit(0), SystemExit("bad"), ValueError("x")):
-        found = spawned._Rank()
-        found._session = Session()  # type: ignore[assignment]
+        found = spawned.Rank(Session())  # type: ignore[arg-type]
         with contextlib.suppress(BaseException):
             if failure is not None:
                 raise failure

@@ -1,0 +1,330 @@
+"""Ranks that nobody prepared join their run in the middle of their training, and leave it again.
+
+Each has Python 3.14 or newer, whose `sys.remote_exec` (PEP 768) runs a script in the main thread of another process.
+All ranks join at the end of the same step, or none does: actions are for all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+import os
+import subprocess
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import ddptop.agent
+from ddptop.agent import wire
+from ddptop.agent.observer.actions.action import NAP_S, Action, Turns, aside
+from ddptop.agent.run import identity
+from ddptop.agent.run.files import joins
+from ddptop.agent.run.files.joins import Answer
+from ddptop.agent.run.rundir import Member, Run, RunDir
+from ddptop.agent.startup.version import VERSION
+from ddptop.agent.text import clean_line, plural, ranks_in_spans
+from ddptop.agent.wire.vocabulary.refusals import Refused
+
+COMES_S: Final = 15.0
+"""Seconds in which the main thread of a rank has to come to Python code."""
+_PATIENCE_S: Final = 60.0
+"""Seconds without a further step of any rank after which a join is given up."""
+_LEAVES_S: Final = 15.0
+_HEARD_S: Final = 10.0
+_NOTICE_S: Final = 0.5
+"""Seconds in which all ranks have read at which step they join."""
+_LEAST_COMMON: Final = 2
+"""Boundaries by which two ranks' counts are compared at least."""
+_LIBRARIES: Final = ("msgspec", "zmq")
+"""Packages that the agent of a rank needs."""
+_SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
+_NONE: Final = "none has joined"
+_ASK: Final = """
+import sys
+if not hasattr(sys, "remote_exec"):
+    sys.exit("is Python " + sys.version.split()[0])
+try:
+    sys.remote_exec(int(sys.argv[1]), sys.argv[2])
+except PermissionError:
+    sys.exit("forbidden")
+except Exception as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+
+
+def join(action: Action) -> Turns[str]:
+    """Have the agent join all ranks at the end of the same step.
+
+    Raises:
+        Refused: a rank cannot, and none has joined.
+        Cancelled: the same, by somebody's wish.
+    """
+    directory = action.directory
+    run, members = directory.read(), _members(directory)
+    if not run.outside or all(each.by_agent for each in members.values()):
+        raise Refused("its ranks have the agent already")
+    if missing := sorted(set(range(run.world)) - members.keys()):
+        raise Refused(f"{ranks_in_spans(missing)} cannot be reached from here, and an action is for all ranks; {_NONE}")
+    yield from aside(partial(_check, directory, run, members))
+    token = os.urandom(8).hex()
+    request = joins.Request(
+        token,
+        action.clock() + COMES_S,
+        _folder("ddptop.agent"),
+        {name: _folder(name) for name in _LIBRARIES},
+        VERSION,
+        str(directory.path),
+        {str(each.process.pid): rank for rank, each in members.items()},
+    )
+    arrival = os.path.join(request.package, "rank", "opening", "arrival.py")
+    where = str(directory.path / joins.FOLDER / joins.REQUEST)
+    script = (
+        f"with open({arrival!r}) as _file:\n    _names = {{'__name__': 'ddptop_arrival'}}\n"
+        f"    exec(compile(_file.read(), {arrival!r}, 'exec'), _names)\n_names['arrive']({where!r})\n"
+    )
+    try:
+        path = yield from aside(partial(joins.begin, directory.path, request, script))
+        yield from aside(partial(_ask_all, path, run, members))
+        yield from _await_all(action, token, members)
+    finally:
+        joins.forget(directory.path)
+        if not all(each.by_agent for each in _members(directory).values()):
+            action.ranks.ranks = sorted(members)
+            action.ranks.tell(wire.Leave(0))
+    yield from _hear(action)
+    took_s = action.clock() - action.began
+    return f"the agent has joined {plural(len(members), 'rank')} in {took_s:.1f} s; steps are counted from there"
+
+
+def leave(action: Action) -> Turns[str]:
+    """Have the agent leave all ranks that it has joined.
+
+    Raises:
+        Refused: a rank is held, or has come to no step.
+    """
+    directory, ranks = action.directory, action.ranks
+    run = directory.read()
+    if not run.outside:
+        raise Refused("its ranks were started with the agent, which stays")
+    ranks.ranks = [rank for rank, each in _members(directory).items() if each.by_agent and not each.ended]
+    if not ranks.ranks:
+        raise Refused("no rank has the agent")
+    asked = list(ranks.ranks)
+    replies = yield from ranks.ask(wire.Leave(0), asked)
+    refused = next((f"rank {rank}: {reply.text}" for rank, reply in replies.items() if not reply.done), "")
+    if refused:
+        ranks.tell(wire.Leave(0, cancelled=True), asked)
+        raise Refused(refused)
+    action.wait()
+    while left := [rank for rank in asked if _has_agent(_members(directory).get(rank))]:
+        if action.is_cancelled or action.waited_s > _LEAVES_S:
+            ranks.tell(wire.Leave(0, cancelled=True), left)
+            raise Refused(
+                f"{ranks_in_spans(left)} came to the end of no step within {action.waited_s:.0f} s, and still "
+                f"{'has' if len(left) == 1 else 'have'} the agent; try again when the run goes on"
+            )
+        action.tell(f"waiting for {ranks_in_spans(left)} to come to the end of a step")
+        yield NAP_S
+    return f"the agent has left {plural(len(asked), 'rank')}; nothing of it is left in the training"
+
+
+def _members(directory: RunDir) -> dict[int, Member]:
+    return directory.members()
+
+
+def _has_agent(member: Member | None) -> bool:
+    return member is not None and member.by_agent and identity.may_live(member.process) and not member.ended
+
+
+def _folder(package: str) -> str:
+    spec = importlib.util.find_spec(package)
+    found = list(ddptop.agent.__path__) if package == "ddptop.agent" else spec and spec.submodule_search_locations
+    if not found:
+        raise Refused(f"{package} is in no folder")
+    return os.path.abspath(next(iter(found)))
+
+
+def _check(directory: RunDir, run: Run, members: Mapping[int, Member]) -> None:
+    """Raise `Refused` where a rank cannot be asked, before any is."""
+    for rank, member in members.items():
+        if problem := _problem(directory, member):
+            raise Refused(f"rank {rank} {problem}; {_NONE}")
+
+
+def _problem(directory: RunDir, member: Member) -> str:
+    process = member.process
+    if identity.is_elsewhere(process):
+        return identity.ELSEWHERE
+    row = identity.look(process)
+    if row is None:
+        return "has ended"
+    if row.status in identity.STOPPED:
+        return "is stopped, by a signal or a debugger: what stopped it has to continue it first"
+    if row.uid != os.geteuid():
+        return f"is of user {row.uid}, whose processes cannot reach this run: run ddptop as that user (sudo -u)"
+    try:
+        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+        reaches = all(
+            os.path.samefile(f"/proc/{process.pid}/root{path}", path)
+            for path in (str(directory.path), _folder("ddptop.agent"))
+        )
+    except FileNotFoundError:
+        reaches = False
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}"
+    if not reaches:
+        return "is in a container or another root, where it cannot reach this run: run ddptop in there"
+    if any(each.startswith(b"PYTHON_DISABLE_REMOTE_DEBUG=") and each[-1:] != b"=" for each in environment):
+        return "runs with PYTHON_DISABLE_REMOTE_DEBUG, which forbids it"
+    if any(b"disable-remote-debug" in each or b"disable_remote_debug" in each for each in words[:8]):
+        return "runs with -X disable-remote-debug, which forbids it"
+    return ""
+
+
+def _ask_all(script: Path, run: Run, members: Mapping[int, Member]) -> None:
+    for rank, member in members.items():
+        if problem := _ask(script, run, member.process.pid):
+            raise Refused(f"rank {rank} {problem}; {_NONE}")
+
+
+def _ask(script: Path, run: Run, pid: int) -> str:
+    """Have Python run the script in a process; return why that fails, empty where it does not.
+
+    Only the same version of Python can, so the executable of the process itself does it.
+    """
+    try:
+        root, executable = f"/proc/{pid}/root", os.readlink(f"/proc/{pid}/exe")
+        command = [executable, "-I", "-S", "-c", _ASK, str(pid), str(script)]
+        if not os.path.samefile(root, "/"):
+            command = ["chroot", root, *command]
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"cannot be asked: {clean_line(str(error))}"
+    said = clean_line((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
+    if done.returncode == 0:
+        return ""
+    if said.startswith("is Python"):
+        return (
+            f"{said}, and joining takes 3.14 or newer; start the next one with "
+            f"`ddptop launch --world {run.world} {run.program}`"
+        )
+    if said == "forbidden":
+        scope = ""
+        with contextlib.suppress(OSError):
+            scope = _SCOPE.read_text().strip()
+        if scope not in ("", "0"):
+            allows = "sudo sysctl kernel.yama.ptrace_scope=0 allows it"
+            return f"cannot be asked: kernel.yama.ptrace_scope is {scope}; {allows}"
+        return "cannot be asked: the system forbids it; in a container it takes the capability SYS_PTRACE"
+    return f"cannot be asked: {said}"
+
+
+def _await_all(action: Action, token: str, members: Mapping[int, Member]) -> Turns[None]:
+    """Return once all ranks have joined."""
+    path, ranks, run = action.directory.path, sorted(members), action.directory.read().run
+    chosen: dict[int, int] = {}
+    since: tuple[float, int] | None = None
+    action.wait()
+    while True:
+        action.check(_NONE)
+        found = joins.answers(path, token, ranks)
+        _check_answers(found, members, chosen)
+        if not (left := [rank for rank in ranks if rank not in found or found[rank].state != "joined"]):
+            return
+        if away := [rank for rank in left if rank not in found]:
+            action.tell(f"waiting for {ranks_in_spans(away)}: in native code, no Python runs there")
+            if action.waited_s > COMES_S:
+                raise Refused(
+                    f"{ranks_in_spans(away)}: in native code for {COMES_S:.0f} s, where no Python runs; {_NONE}; "
+                    f"`ddptop stacks {run}` shows where"
+                )
+        else:
+            passed = sum(each.first + len(each.boundaries) for each in found.values())
+            if action.stuck_s(passed) > _PATIENCE_S:
+                raise Refused(f"no optimizer of torch has stepped for {_PATIENCE_S:.0f} s; {_NONE}")
+            action.tell(f"waiting for {ranks_in_spans(left)} to come to the end of a step")
+            since = since or (action.clock(), passed)
+            took_s = action.clock() - since[0]
+            if not chosen and took_s >= _NOTICE_S:
+                # As many as are made until all ranks have read it, and one.
+                margin = 1 + math.ceil((passed - since[1]) / len(ranks) * _NOTICE_S / took_s)
+                chosen = chosen_at(found, ranks, margin)
+                if chosen:
+                    joins.choose(path, joins.Step(token, {str(rank): at for rank, at in chosen.items()}))
+        yield NAP_S / 4
+
+
+def _check_answers(found: Mapping[int, Answer], members: Mapping[int, Member], chosen: Mapping[int, int]) -> None:
+    for rank, member in members.items():
+        answer = found.get(rank)
+        if answer is not None and answer.state == "refused":
+            raise Refused(f"rank {rank}: {answer.why}; {_NONE}")
+        if answer is not None and answer.state != "joined" and _last(answer) >= chosen.get(rank, 1 << 62):
+            raise Refused(f"rank {rank} has passed the step at which all were to join; {_NONE}; try again")
+        if not identity.is_alive(member.process):
+            raise Refused(f"rank {rank} has ended meanwhile; {_NONE}")
+        if identity.is_stopped(member.process):
+            raise Refused(f"rank {rank} was stopped meanwhile; {_NONE}")
+
+
+def chosen_at(found: Mapping[int, Answer], ranks: list[int], margin: int) -> dict[int, int]:
+    """Return the boundary at which each rank is to join, as it counts them; empty where that is not known yet.
+
+    Args:
+        found: the answers of the ranks.
+        ranks: all of them.
+        margin: boundaries by which it is ahead of the furthest of them.
+    """
+    if any(rank not in found or not found[rank].boundaries for rank in ranks):
+        return {}
+    ahead = {ranks[0]: 0}
+    reached = [ranks[0]]
+    while reached:
+        one = reached.pop()
+        for other in ranks:
+            if other not in ahead and (by := _ahead(found[one], found[other])) is not None:
+                ahead[other] = ahead[one] + by
+                reached.append(other)
+    if len(ahead) < len(ranks):
+        return {}
+    at = max(_last(found[rank]) - ahead[rank] for rank in ranks) + margin
+    return {rank: at + ahead[rank] for rank in ranks}
+
+
+def _last(answer: Answer) -> int:
+    return answer.first + len(answer.boundaries) - 1
+
+
+def _ahead(one: Answer, other: Answer) -> int | None:
+    """Return by how much the number of a boundary is larger in the other rank; None where that is not known.
+
+    At the same boundary the groups of both have made as many calls.
+    """
+    own = dict(enumerate(one.boundaries, one.first))
+    others = dict(enumerate(other.boundaries, other.first))
+    fits = []
+    for by in range(other.first - _last(one), _last(other) - one.first + 1):
+        common = [(own[number], others[number + by]) for number in own if number + by in others]
+        groups = [name for name in common[0][0] if name in common[0][1]] if common else []
+        is_same = all(mine.get(name) == theirs.get(name) for mine, theirs in common for name in groups)
+        moves = any(common[0][0][name] != common[-1][0].get(name) for name in groups)
+        if len(common) >= _LEAST_COMMON and is_same and moves:
+            fits.append(by)
+    return fits[0] if len(fits) == 1 else None
+
+
+def _hear(action: Action) -> Turns[None]:
+    """Return once all ranks are heard, as those of any other run."""
+    ranks, give_up = action.ranks, action.clock() + _HEARD_S
+    while True:
+        with contextlib.suppress(Refused):
+            if ranks.find() and len(ranks.beats()) == len(ranks.ranks):
+                return
+        if action.clock() > give_up:
+            raise Refused("the agent has joined all ranks, and not all are heard so far; `ddptop status` tells more")
+        yield NAP_S
