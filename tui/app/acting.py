@@ -27,11 +27,13 @@ from ddptop.tui.link.source import Busy, Cancelled, Control, Hung, Refused, Unho
 from ddptop.tui.screens.dialogs.question import (
     ANEW,
     FREEZE,
+    JOIN,
     REMOVE,
     RESUME,
     SAVE_AND_STOP,
     STOP,
     about_freeze,
+    about_joining,
     about_removal,
     about_restart,
     about_stop,
@@ -138,6 +140,11 @@ class Acting:
                 do(control.resume)
             case "freeze":
                 self._ask_to_freeze(control, run, "")
+            case "join":
+                question = about_joining(run.run, run.world, keys_of(self._app)["run.leave"])
+                self._app.push_screen(question, partial(self._join, do, control, waiting))
+            case "leave":
+                do(partial(control.leave, waiting), waiting)
             case "step":
                 do(partial(control.step, steps, waiting), waiting)
             case _ if (kind := DIAGNOSES.get(action)) is not None:
@@ -175,8 +182,9 @@ class Acting:
         if not read_only:
             all_ended = isinstance(run, Frame) and run.all_ended
             known = {"launched": run.launched, "waiting": bool(run.waiting), "all_ended": all_ended}
-            reason = why_not(action, run.state, **known)
-            if other := remedy(action, run.state, **known):
+            known_by = run.known_by if isinstance(run, Frame) else "agent"
+            reason = why_not(action, run.state, known_by=known_by, **known)
+            if other := remedy(action, run.state, known_by=known_by, **known):
                 place = name.partition(".")[0]
                 reason += f"; {keys[f'{place}.{other}']} {other}s it"
         text = f"{keys[name]} does nothing: {reason}"
@@ -207,6 +215,10 @@ class Acting:
     def _stop(self, do: Callable[..., None], control: Control, waiting: Waiting, answer: str | None) -> None:
         if answer in (STOP, SAVE_AND_STOP):
             do(partial(control.stop, waiting, checkpoint=answer == SAVE_AND_STOP), waiting)
+
+    def _join(self, do: Callable[..., None], control: Control, waiting: Waiting, answer: str | None) -> None:
+        if answer == JOIN:
+            do(partial(control.join, waiting), waiting)
 
     def _prepare_restart(self, run: str, do: Callable[..., None], control: Control) -> None:
         # The machine of the run is asked, which may be another one.

@@ -323,6 +323,7 @@ class DdptopApp(App[None]):
                     launched=live.frame.launched,
                     waiting=bool(live.frame.waiting),
                     all_ended=live.frame.all_ended,
+                    known_by=live.frame.known_by,
                 )
             case "diagnose" if live is not None and not self.check_action("act", parameters):
                 # The newest one is shown of a run that has ended, or has to be resumed first.

@@ -177,6 +177,7 @@ FAMILIES: Final = {
     "ps": "listing", "status": "listing", "events": "listing", "report": "listing", "programs": "listing",
     "stacks": "listing",
     "pause": "control", "step": "control", "resume": "control", "checkpoint": "control", "stop": "control",
+    "leave": "control",
     "checksum": "control", **dict.fromkeys(DIAGNOSES, "diagnosis"),
     "kill": "control",
     "clean": "cleaning",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from ddptop.agent.client.diagnoses import DIAGNOSES
 from ddptop.agent.wire.frames import ENDED
@@ -25,6 +25,8 @@ class Rule:
     """States of the run; None: all but the ended ones, also those that only a newer agent says."""
     launched: bool = False
     """True where ddptop must have launched the run."""
+    known_by: str = ""
+    """What the numbers of the run must come from, as `RunFrame.known_by` has it; empty: from anything."""
 
 
 _MOVING: Final = frozenset({"running", "stalled", "held"})
@@ -40,6 +42,8 @@ RULES: Final[Mapping[str, Rule]] = {
     # Where there are steps to make it over, or ranks that can be held.
     **{name: Rule(_MOVING if each.steps is not None else _MOVING | _HELD) for name, each in DIAGNOSES.items()},
     "stop": Rule(_MOVING | _HELD),
+    "join": Rule(None, known_by="outside"),
+    "leave": Rule(_MOVING, known_by="joined"),
     "kill": Rule(None),
     "restart": Rule(ENDED, launched=True),
 }
@@ -50,7 +54,15 @@ WAITING: Final = frozenset({"cancel", "freeze", "kill"})
 """What is offered while an action waits for ranks, whoever has asked for it."""
 
 
-def is_offered(action: str, state: str, *, launched: bool, waiting: bool = False, all_ended: bool = False) -> bool:
+def is_offered(
+    action: str,
+    state: str,
+    *,
+    launched: bool,
+    waiting: bool = False,
+    all_ended: bool = False,
+    known_by: str = "agent",
+) -> bool:
     """Say whether an action of `RULES` is offered for a run in a state.
 
     Args:
@@ -59,6 +71,7 @@ def is_offered(action: str, state: str, *, launched: bool, waiting: bool = False
         launched: True where ddptop has launched the run.
         waiting: True while an action waits for ranks to come to a step, whoever has asked for it.
         all_ended: True where every rank has ended already, whatever the state of the run.
+        known_by: where its numbers come from.
     """
     rule = RULES[action]
     if all_ended and state not in ENDED:
@@ -66,10 +79,18 @@ def is_offered(action: str, state: str, *, launched: bool, waiting: bool = False
     if waiting and state not in ENDED:
         return action in WAITING
     fits = state not in ENDED if rule.states is None else state in rule.states
-    return fits and (launched or not rule.launched)
+    return fits and (launched or not rule.launched) and rule.known_by in ("", known_by)
 
 
-def why_not(action: str, state: str, *, launched: bool, waiting: bool = False, all_ended: bool = False) -> str:
+def why_not(
+    action: str,
+    state: str,
+    *,
+    launched: bool,
+    waiting: bool = False,
+    all_ended: bool = False,
+    known_by: str = "agent",
+) -> str:
     """Say in a few words why an action is not offered; the arguments are those of `is_offered`."""
     if state in ENDED:
         return "the run was not launched by ddptop" if action == "restart" else "the run has ended"
@@ -79,6 +100,8 @@ def why_not(action: str, state: str, *, launched: bool, waiting: bool = False, a
         return "the run has not ended"
     if waiting or state in ("pausing", "killing"):
         return "another action is under way"
+    if action == "join" and known_by == "agent":
+        return "its ranks were started with the agent"
     if action == "step":
         return "the run is not paused"
     if action == "freeze" and state == "running":
@@ -86,11 +109,19 @@ def why_not(action: str, state: str, *, launched: bool, waiting: bool = False, a
     return f"the run is {state}"
 
 
-def remedy(action: str, state: str, *, launched: bool, waiting: bool = False, all_ended: bool = False) -> str:
+def remedy(
+    action: str,
+    state: str,
+    *,
+    launched: bool,
+    waiting: bool = False,
+    all_ended: bool = False,
+    known_by: str = "agent",
+) -> str:
     """Return the action after which one that is not offered would be; empty where there is none."""
-    if not is_offered(action, "running", launched=launched):
+    if not is_offered(action, "running", launched=launched, known_by=known_by):
         return ""
-    known = {"launched": launched, "waiting": waiting, "all_ended": all_ended}
+    known: Any = {"launched": launched, "waiting": waiting, "all_ended": all_ended, "known_by": known_by}
     return next((other for other in ("cancel", "resume") if is_offered(other, state, **known)), "")
 
 

@@ -46,6 +46,23 @@ class Control(Protocol):
         """
         ...
 
+    def join(self, waiting: Waiting | None = None) -> str:
+        """Have the agent join all ranks of a job that nobody prepared. Blocks; returns one line.
+
+        Raises:
+            Refused: none has joined, and why.
+            Cancelled: `waiting` was cancelled; none has joined.
+        """
+        ...
+
+    def leave(self, waiting: Waiting | None = None) -> str:
+        """Have the agent leave all ranks that it has joined. Blocks; returns one line.
+
+        Raises:
+            Refused: it has not left all, and why.
+        """
+        ...
+
     def freeze(self) -> str:
         """Stop all processes where they are, at the risk of their collective timeout. Blocks as `pause` does.
 
@@ -271,7 +288,7 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 class _Refusal:
     """A `Control` that does nothing, and says nothing of the run's processes."""
 
-    pause = freeze = step = checkpoint = diagnose = stop = resume = kill = signal = _refuse
+    pause = freeze = step = checkpoint = diagnose = stop = resume = join = leave = kill = signal = _refuse
     resumable = restart = victims = processes = _refuse
 
 

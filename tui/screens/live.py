@@ -21,9 +21,9 @@ MOST_DIGITS: Final = 6
 """Digits of a number of steps; further ones are left out."""
 
 
-def _offers(frame: Frame) -> tuple[str, bool, bool, bool]:
+def _offers(frame: Frame) -> tuple[object, ...]:
     """Return what of a frame decides which keys are offered, and how."""
-    return frame.state, bool(frame.waiting), frame.checkpoints, frame.all_ended
+    return frame.state, bool(frame.waiting), frame.checkpoints, frame.all_ended, frame.known_by
 
 
 class LiveScreen(Transient[int]):
@@ -61,6 +61,16 @@ class LiveScreen(Transient[int]):
             "Stop",
             id="run.stop",
             tooltip="Stop the run at a step, after a checkpoint: asks first",
+        ),
+        Binding(
+            "J",
+            "app.act('join')",
+            "Join",
+            id="run.join",
+            tooltip="Have the agent join a job that nobody prepared (Python 3.14 and newer): asks first",
+        ),
+        Binding(
+            "J", "app.act('leave')", "Leave", id="run.leave", tooltip="Take the agent out of a job that it has joined"
         ),
         Binding("k", "app.act('kill')", "Kill", id="run.kill", tooltip="Kill the run or the chosen rank: asks first"),
         Binding(

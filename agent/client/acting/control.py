@@ -116,6 +116,14 @@ class RunControl:
             time.sleep(0.05)
         return done
 
+    def join(self, waiting: Waiting | None = None) -> str:
+        """Have the agent join all ranks of a job that nobody prepared."""
+        return self._act("join", waiting).text
+
+    def leave(self, waiting: Waiting | None = None) -> str:
+        """Have it leave them."""
+        return self._act("leave", waiting).text
+
     def resume(self) -> str:
         """Resume all ranks, held or frozen."""
         return self._act("resume").text

@@ -123,6 +123,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.ReadLog: "read_log: id inode offset tail",
     wire.RecordEvery: "record_every: id every",
     wire.Kill: "kill: id grace_s rank who pid started signal asked_ns until_ns host",
+    wire.Leave: "leave: id cancelled asked_ns until_ns",
     wire.Advance: "advance: id step asked_ns until_ns",
     wire.End: "end: id who asked_ns until_ns",
     wire.Save: "save: id token asked_ns until_ns",

@@ -355,6 +355,14 @@ class StillSource:
         """Go on a little."""
         return self._do(f"step {steps}", f"held at step {1284 + steps:,} after {steps} steps", "paused")
 
+    def join(self, waiting: Waiting | None = None) -> str:
+        """See `Control`."""
+        return self._do("join", "the agent has joined 4 ranks", "running")
+
+    def leave(self, waiting: Waiting | None = None) -> str:
+        """See `Control`."""
+        return self._do("leave", "the agent has left 4 ranks", "running")
+
     def freeze(self) -> str:
         """Stop where it stands."""
         return self._do("freeze", "4 ranks got SIGSTOP", "frozen")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ddptop.agent.wire.frames import ENDED, STATES
@@ -56,7 +58,7 @@ def test_a_run_whose_ranks_have_all_ended_can_only_be_killed(state: str) -> None
         ("profile", "finished", {"waiting": True}, ""),
     ],
 )
-def test_a_refused_action_names_the_one_that_helps(action: str, state: str, known: dict[str, bool], helps: str) -> None:
+def test_a_refused_action_names_the_one_that_helps(action: str, state: str, known: dict[str, Any], helps: str) -> None:
     """It is offered itself, and nothing is named where none helps."""
     assert remedy(action, state, launched=True, **known) == helps
     assert not helps or is_offered(helps, state, launched=True, **known)

@@ -1,4 +1,4 @@
-"""`pause`, `step`, `resume`, `checkpoint`, `stop`, `kill`, by the same functions as the keys, and `checksum`."""
+"""`pause`, `step`, `resume`, `checkpoint`, `stop`, `leave`, `kill`, by the functions of the keys, and `checksum`."""
 
 from __future__ import annotations
 
@@ -81,6 +81,13 @@ def add(verbs: Verbs) -> None:
         AWAITED,
     )  # fmt: skip
     stop.add_argument("--no-checkpoint", action="store_true", help="stop it without a checkpoint")
+    leave = add_verb(
+        verbs, "leave", "take the agent out of a job that it has joined",
+        "Takes the agent out of the ranks that it has joined by `attach --join`: every function of torch is the very "
+        "object that it was, and the run is seen from outside again.",
+        "ddptop leave 4711",
+        AWAITED,
+    )  # fmt: skip
     checksum = add_verb(
         verbs, "checksum", "compare the parameters of the ranks at the end of a step",
         "Compares the parameters of all ranks at the end of the same step, by checksums that each rank computes; no "
@@ -98,7 +105,7 @@ def add(verbs: Verbs) -> None:
     )  # fmt: skip
     checksum.add_argument("--json", action="store_true", help="one JSON object")
     checksum.set_defaults(printing=_compare)
-    for verb in (pause, step, resume, checkpoint, stop, checksum):
+    for verb in (pause, step, resume, checkpoint, stop, leave, checksum):
         add_run(verb)
         verb.set_defaults(carry=carry_out)
     step.add_argument("steps", metavar="K", nargs="?", type=_steps, help="number of steps (1)")
@@ -230,6 +237,10 @@ def _done(options: argparse.Namespace, control: RunControl, waiting: Waiting) ->
             return control.resume()
         case "checkpoint":
             return control.checkpoint(waiting)
+        case "attach":
+            return control.join(waiting)
+        case "leave":
+            return control.leave(waiting)
         case _:
             return control.stop(waiting, checkpoint=not options.no_checkpoint)
 

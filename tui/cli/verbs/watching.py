@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.tui.cli.parsing import complain, whole
+from ddptop.tui.cli.verbs import control
 from ddptop.tui.cli.verbs.options import (
     RUNS_OWN,
     Verbs,
@@ -42,6 +43,12 @@ def add(verbs: Verbs) -> None:
     attach.add_argument("--view", choices=VIEWS, help="the first view of the ranks")
     attach.add_argument("--screenshot", type=Path, metavar="FILE", help="write a snapshot (SVG) and return at once")
     attach.add_argument("--size", type=_size, default=(120, 40), metavar="WxH", help="of the snapshot (120x40)")
+    attach.add_argument(
+        "--join",
+        action="store_true",
+        help="first have the agent join the ranks of a job that nobody prepared (Python 3.14 and newer); `leave` takes "
+        "it out again",
+    )
     attach.add_argument("--slurm", metavar="JOB", help="the run of this job, by an overlapping step on its first node")
     attach.set_defaults(carry=_attach)
 
@@ -104,7 +111,9 @@ def _attach(options: argparse.Namespace) -> int:
         live = runs.live()
         if len(live) > 1:
             return show(options, live[0], settings, listed=True)
-    run = chosen(options.run, looks=True)
+    run = chosen(options.run, looks=not options.join)
+    if options.join and (code := control.carry_out(options)):
+        return code
     if options.screenshot is None:
         return show(options, run, settings)
     from ddptop.tui.cli import view

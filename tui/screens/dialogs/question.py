@@ -22,6 +22,7 @@ from ddptop.tui.screens.dialogs.dialog import Dialog
 SAVE_AND_STOP: Final = "save"
 STOP: Final = "stop"
 FREEZE: Final = "freeze"
+JOIN: Final = "join"
 RESUME: Final = "resume"
 ANEW: Final = "anew"
 REMOVE: Final = "remove"
@@ -133,6 +134,17 @@ def about_freeze(run: str, left_s: float | None, reason: str, resume: str) -> Qu
     if not reason:
         return Question(f"Freeze {run}?", (risk,), ((FREEZE, "Freeze"),))
     return Question(f"Freeze {run} instead?", (reason, risk), ((FREEZE, "Freeze"),))
+
+
+def about_joining(run: str, world: int, leave: str) -> Question:
+    """Ask whether the agent is to join a job that nobody prepared; `leave` is the key that undoes it."""
+    ranks = f"all {world} ranks, at the end of the same step" if world > 1 else "the rank, at the end of a step"
+    facts = (
+        f"Runs a script in the processes (Python 3.14 and newer), by which ddptop's agent joins {ranks}. It hooks "
+        "torch; parameters stay the same to the bit, and for about a second steps may take longer.",
+        f"Steps, loss, pause and diagnoses work from then on, steps counted from there. {leave} takes it out again.",
+    )
+    return Question(f"Join {run}?", facts, ((JOIN, "Join"),))
 
 
 def about_removal(run: str) -> Question:

@@ -29,7 +29,7 @@ FIRST: Final = (
     "run.report", "run.kill", "runs.kill", "run.stop", "runs.stop", "run.restart", "runs.restart", "events.clear",
     "events.filter", "stacks.clear", "stacks.again", "stacks.filter", "stacks.native", "log.clear", "log.search",
     "log.below", "log.above", "log.level", "log.all",
-    "run.step", "run.checkpoint", "runs.checkpoint", "runs.remove", "ranks.open", "view.panels",
+    "run.join", "run.step", "run.checkpoint", "runs.checkpoint", "runs.remove", "ranks.open", "view.panels",
     "table.clear", "table.filter", "heatmap.highest", "timeline.latest", "timeline.back", "rank.previous",
     "plot.next", "log.next", "rank.logs", "run.stacks", "run.events", "run.profile", "app.runs", "plot.full",
     "log.follow", "table.sort", "heatmap.metric", "app.launch", "view.freeze",
