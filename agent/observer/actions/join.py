@@ -33,6 +33,7 @@ _PATIENCE_S: Final = 60.0
 """Seconds without a further step of any rank after which a join is given up."""
 _LEAVES_S: Final = 15.0
 _HEARD_S: Final = 10.0
+_TRIES: Final = 3
 _NOTICE_S: Final = 0.5
 """Seconds in which all ranks have read at which step they join."""
 _LEAST_COMMON: Final = 2
@@ -62,13 +63,26 @@ def join(action: Action) -> Turns[str]:
         Cancelled: the same, by somebody's wish.
     """
     directory = action.directory
-    run, members = directory.read(), _members(directory)
+    run, members = directory.read(), directory.members()
     if not run.outside or all(each.by_agent for each in members.values()):
         raise Refused("its ranks have the agent already")
     if missing := sorted(set(range(run.world)) - members.keys()):
         raise Refused(f"{ranks_in_spans(missing)} cannot be reached from here, and an action is for all ranks; {_NONE}")
     yield from aside(partial(_check, directory, run, members))
-    token = os.urandom(8).hex()
+    for left in reversed(range(_TRIES)):
+        try:
+            yield from _try_to_join(action, run, members)
+            break
+        except _Missed:
+            if not left:
+                raise
+    yield from _hear(action)
+    took_s = action.clock() - action.began
+    return f"the agent has joined {plural(len(members), 'rank')} in {took_s:.1f} s; steps are counted from there"
+
+
+def _try_to_join(action: Action, run: Run, members: Mapping[int, Member]) -> Turns[None]:
+    directory, token = action.directory, os.urandom(8).hex()
     request = joins.Request(
         token,
         action.clock() + COMES_S,
@@ -88,14 +102,32 @@ def join(action: Action) -> Turns[str]:
         path = yield from aside(partial(joins.begin, directory.path, request, script))
         yield from aside(partial(_ask_all, path, run, members))
         yield from _await_all(action, token, members)
+    except Refused:
+        joins.forget(directory.path)
+        yield from _take_back(action)
+        raise
     finally:
         joins.forget(directory.path)
-        if not all(each.by_agent for each in _members(directory).values()):
-            action.ranks.ranks = sorted(members)
-            action.ranks.tell(wire.Leave(0))
-    yield from _hear(action)
-    took_s = action.clock() - action.began
-    return f"the agent has joined {plural(len(members), 'rank')} in {took_s:.1f} s; steps are counted from there"
+
+
+def _take_back(action: Action) -> Turns[None]:
+    """Have those leave that have joined, and others not."""
+    give_up, due = action.clock() + _LEAVES_S, action.clock() + _NOTICE_S
+    while (joined := _joined(action.directory)) or action.clock() < due:
+        if action.clock() > give_up:
+            said = f"{ranks_in_spans(joined)} joined alone, and came to no further step"
+            raise Refused(f"{said}; `ddptop leave {action.directory.name}` when the run goes on")
+        action.ranks.ranks = joined
+        action.ranks.tell(wire.Leave(0))
+        yield NAP_S
+
+
+def _joined(directory: RunDir) -> list[int]:
+    return [rank for rank, member in directory.members().items() if _has_agent(member)]
+
+
+class _Missed(Refused):
+    """A rank has passed the step at which all were to join."""
 
 
 def leave(action: Action) -> Turns[str]:
@@ -108,17 +140,16 @@ def leave(action: Action) -> Turns[str]:
     run = directory.read()
     if not run.outside:
         raise Refused("its ranks were started with the agent, which stays")
-    ranks.ranks = [rank for rank, each in _members(directory).items() if each.by_agent and not each.ended]
-    if not ranks.ranks:
+    ranks.ranks = asked = _joined(directory)
+    if not asked:
         raise Refused("no rank has the agent")
-    asked = list(ranks.ranks)
     replies = yield from ranks.ask(wire.Leave(0), asked)
     refused = next((f"rank {rank}: {reply.text}" for rank, reply in replies.items() if not reply.done), "")
     if refused:
         ranks.tell(wire.Leave(0, cancelled=True), asked)
         raise Refused(refused)
     action.wait()
-    while left := [rank for rank in asked if _has_agent(_members(directory).get(rank))]:
+    while left := _joined(directory):
         if action.is_cancelled or action.waited_s > _LEAVES_S:
             ranks.tell(wire.Leave(0, cancelled=True), left)
             raise Refused(
@@ -130,12 +161,8 @@ def leave(action: Action) -> Turns[str]:
     return f"the agent has left {plural(len(asked), 'rank')}; nothing of it is left in the training"
 
 
-def _members(directory: RunDir) -> dict[int, Member]:
-    return directory.members()
-
-
-def _has_agent(member: Member | None) -> bool:
-    return member is not None and member.by_agent and identity.may_live(member.process) and not member.ended
+def _has_agent(member: Member) -> bool:
+    return member.by_agent and identity.may_live(member.process) and not member.ended
 
 
 def _folder(package: str) -> str:
@@ -244,10 +271,13 @@ def _await_all(action: Action, token: str, members: Mapping[int, Member]) -> Tur
                     f"`ddptop stacks {run}` shows where"
                 )
         else:
+            if coming := [rank for rank, each in found.items() if each.state == "came"]:
+                action.tell(f"waiting for {ranks_in_spans(coming)} to import its modules")
+            else:
+                action.tell(f"waiting for {ranks_in_spans(left)} to come to the end of a step")
             passed = sum(each.first + len(each.boundaries) for each in found.values())
             if action.stuck_s(passed) > _PATIENCE_S:
                 raise Refused(f"no optimizer of torch has stepped for {_PATIENCE_S:.0f} s; {_NONE}")
-            action.tell(f"waiting for {ranks_in_spans(left)} to come to the end of a step")
             since = since or (action.clock(), passed)
             took_s = action.clock() - since[0]
             if not chosen and took_s >= _NOTICE_S:
@@ -265,7 +295,7 @@ def _check_answers(found: Mapping[int, Answer], members: Mapping[int, Member], c
         if answer is not None and answer.state == "refused":
             raise Refused(f"rank {rank}: {answer.why}; {_NONE}")
         if answer is not None and answer.state != "joined" and _last(answer) >= chosen.get(rank, 1 << 62):
-            raise Refused(f"rank {rank} has passed the step at which all were to join; {_NONE}; try again")
+            raise _Missed(f"rank {rank} has passed the step at which all were to join; {_NONE}; try again")
         if not identity.is_alive(member.process):
             raise Refused(f"rank {rank} has ended meanwhile; {_NONE}")
         if identity.is_stopped(member.process):

@@ -16,7 +16,7 @@ import types
 from typing import Any
 
 _LOOK_S = 0.05
-_COMES_S = 5.0
+_COMES_S = 60.0
 """Seconds for which an import may go on after the rank has come."""
 
 
@@ -38,7 +38,7 @@ def _join(path: str) -> None:
             return
         rank = wanted["ranks"][str(os.getpid())]
         _answer(path, rank, wanted["token"], "came")
-        _wait_for_torch()
+        _wait_for_torch(path)
         _bring_all(wanted)
         from ddptop.agent.rank.opening import joining
 
@@ -64,11 +64,11 @@ def _answer(path: str, rank: int, token: str, state: str, why: str = "") -> None
     os.replace(f"{file}.new", file)
 
 
-def _wait_for_torch() -> None:
+def _wait_for_torch(path: str) -> None:
     """Wait until torch is wholly imported and no thread imports anything."""
     deadline = time.monotonic() + _COMES_S
     while why := _unready():
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or not os.path.exists(path):
             raise _Refused(why)
         time.sleep(_LOOK_S)
 

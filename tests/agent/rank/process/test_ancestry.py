@@ -97,7 +97,7 @@ class _Child:
 SPAWNED = """
 import os, subprocess, sys
 from ddptop.agent.rank.process import spawned
-rank = spawned._Rank()
+rank = spawned.Rank()
 rank.joins({"rank": 0, "world_size": 1})
 if "CHILD" not in os.environ:
     subprocess.run([sys.executable, sys.argv[0]], env={**os.environ, "CHILD": "1"}, check=True)
