@@ -31,7 +31,7 @@ from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.wire.vocabulary.refusals import Refused
 
 SCRIPT: Final = """
-import faulthandler, hashlib, json, os, signal, sys, threading, time
+import faulthandler, gc, hashlib, json, os, signal, sys, threading, time
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -96,6 +96,8 @@ while goes_on:
             was = before[0]
             changed = [str(key) for key in was if after.get(key) is not was[key] and after.get(key) != was[key]]
             ours = [str(key) for key in after if str(getattr(after[key], "__module__", "")).startswith("ddptop")]
+            gc.collect()
+            ours += [repr(each) for each in gc.get_objects() if type(each).__name__ in ("Session", "Collectives")]
             opened = [each for each in descriptors() if each not in before[1] and "memfd" not in each]
             begun = [each for each in threads() if each not in before[2]]
             with open(f"{folder}/found-{rank}-{done}.new", "w") as file:
@@ -143,7 +145,7 @@ class Job:
             each.wait()
 
     def end(self) -> list[Any]:
-        """Have them end, unless they do at their last step; return its number and a digest of their parameters, by rank."""
+        """Have them end, unless they do so by themselves; return the number of steps and a digest, by rank."""
         if not self.steps:
             (self.directory.path / "end").touch()
         for each in self.processes:
