@@ -2,6 +2,7 @@
 # The framework is no dependency of the tests: where it is missing, the program is left out.
 """A loop by Accelerate."""
 
+import os
 import time
 
 import torch
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.set_num_threads(1)
 accelerator = Accelerator(cpu=True)
+print("rank", accelerator.process_index, "is", os.getpid(), flush=True)
 model = nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 data = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=4)

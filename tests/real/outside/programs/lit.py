@@ -2,6 +2,7 @@
 # The framework is no dependency of the tests: where it is missing, the program is left out.
 """Lightning's `ddp`, which starts the other ranks itself: the first process is rank 0."""
 
+import os
 import time
 
 import lightning
@@ -18,6 +19,10 @@ class Model(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 8)
+
+    def on_train_start(self) -> None:
+        """Say which rank this is."""
+        print("rank", self.global_rank, "is", os.getpid(), flush=True)
 
     def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
         """Return the loss."""

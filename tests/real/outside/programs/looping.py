@@ -1,5 +1,6 @@
 """A loop over `subprocess`: the ranks get their numbers as arguments, and nothing by their environment."""
 
+import os
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[3]), world_size=2)
+print("rank", dist.get_rank(), "is", os.getpid(), flush=True)
 model = DistributedDataParallel(nn.Linear(8, 8))
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 while True:

@@ -1,5 +1,6 @@
 """A loop of DDP over gloo as anybody writes it, for ever; ranks by environment, and nothing of ddptop in it."""
 
+import os
 import time
 
 import torch
@@ -9,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
+print("rank", dist.get_rank(), "is", os.getpid(), flush=True)
 model = DistributedDataParallel(nn.Linear(8, 8))
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 while True:

@@ -1,5 +1,6 @@
 """Ranks by `mp.spawn`: their numbers are arguments, and in no environment."""
 
+import os
 import time
 
 import torch
@@ -13,6 +14,7 @@ def train(rank: int, store: str) -> None:
     """Train for ever."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    print("rank", dist.get_rank(), "is", os.getpid(), flush=True)
     model = DistributedDataParallel(nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     while True:

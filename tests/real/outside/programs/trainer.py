@@ -2,6 +2,7 @@
 # The framework is no dependency of the tests: where it is missing, the program is left out.
 """The Trainer of Hugging Face, under torchrun."""
 
+import os
 import sys
 import time
 
@@ -39,4 +40,5 @@ class Rows(Dataset[dict[str, torch.Tensor]]):
 arguments = TrainingArguments(
     sys.argv[1], use_cpu=True, max_steps=1_000_000, save_strategy="no", report_to=[], remove_unused_columns=False
 )
+print("rank", arguments.process_index, "is", os.getpid(), flush=True)
 Trainer(Model(), arguments, train_dataset=Rows()).train()
