@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from ddptop.agent.run.identity import Process, is_alive
+from ddptop.agent.run.identity import is_alive
 from ddptop.agent.run.rundir import RunDir, RunDirError
 
 _SET_PTRACER: Final = 0x59616D61
@@ -23,10 +23,9 @@ class Visibility:
         self._directory = directory
         self._written_at_ns = 0
         """When the record of the run was written last, as far as it is known."""
-        self._allowed: Process | None = None
 
     def tick(self) -> None:
-        """Allow it to the present observer, once the record of the run names another one."""
+        """Allow it to the present observer, whenever the record of the run was written."""
         try:
             written_at_ns = os.stat(self._directory.path / "run.json").st_mtime_ns
             if written_at_ns == self._written_at_ns:
@@ -35,8 +34,7 @@ class Visibility:
         except (OSError, RunDirError):
             return
         self._written_at_ns = written_at_ns
-        if observer is not None and observer != self._allowed and is_alive(observer):
-            self._allowed = observer
+        if observer is not None and is_alive(observer):
             _allow(observer.pid)
 
 
