@@ -25,7 +25,7 @@ from ddptop.agent.observer.end import exits
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.end.rank_ends import RankEnds
 from ddptop.agent.observer.hosts.ends import OtherEnds
-from ddptop.agent.observer.jobs import resizing
+from ddptop.agent.observer.jobs import resizing, unprepared
 from ddptop.agent.observer.jobs.attached import Attached
 from ddptop.agent.observer.jobs.scheduler import Scheduler
 from ddptop.agent.observer.jobs.unprepared import Unprepared
@@ -200,6 +200,8 @@ class Observer:
         if before is None or before.observer is None:
             how = "nobody prepared: it is seen from outside" if self._run.outside else "was started by hand"
             self._say(f"an observer (pid {os.getpid()}) watches this job, which {how}")
+            if self._run.outside and (problem := unprepared.unseen(self._directory.members().values())):
+                self._say(problem, "warning")
         else:
             was = f"observer {before.observer.pid}"
             self._say(f"{was} is gone; an observer with pid {os.getpid()} takes over", "warning")

@@ -18,7 +18,10 @@ _PROC: Final = Path("/proc")
 _SCOPE: Final = _PROC / "sys/kernel/yama/ptrace_scope"
 _SYS_PTRACE: Final = 1 << 19
 """The bit of CAP_SYS_PTRACE, by linux/capability.h."""
-_SUDO: Final = "sudo sysctl kernel.yama.ptrace_scope=0 allows it, or sudo ddptop"
+_ALLOW: Final = "sudo sysctl kernel.yama.ptrace_scope=0"
+_ANCESTORS: Final = 1
+"""The restriction under which ancestors may look, and who was allowed by the process itself."""
+_NOBODY: Final = 3
 
 
 def may_look(process: Process, program: str = "") -> str:
@@ -32,20 +35,22 @@ def may_look(process: Process, program: str = "") -> str:
         return f"process {pid} is gone"
     if (held := held_by(process)) is not None:
         return f"process {pid} is held by a debugger (process {held}): end that first"
-    if _has_capability() or (program and _is_privileged(program)):
+    scope = ptrace_scope()
+    if scope < _NOBODY and (_has_capability() or (program and _is_privileged(program))):
         return ""
     if row.uid != os.geteuid():
         return f"process {pid} belongs to user {_user(row.uid)}: sudo ddptop, or as that user"
     if _namespace(pid) not in ("", identity.namespace()):
         return f"process {pid} lives in a container: run ddptop in there, with --cap-add SYS_PTRACE"
+    return "" if scope == _ANCESTORS and _is_below(pid) else by_scope()
+
+
+def by_scope() -> str:
+    """Return why a user may not look by the restriction that Yama sets, and what allows it; empty without one."""
     scope = ptrace_scope()
-    if scope == 3:
-        return "kernel.yama.ptrace_scope is 3, which forbids it to all until the next boot"
-    if scope == 2:
-        return f"kernel.yama.ptrace_scope is 2, which forbids it to users: {_SUDO}"
-    if scope == 1 and not _is_below(pid):
-        return f"kernel.yama.ptrace_scope is 1, which allows it to ancestors alone: {_SUDO}"
-    return ""
+    if scope >= _NOBODY:
+        return f"kernel.yama.ptrace_scope is {scope}, which forbids it until the next boot"
+    return f"kernel.yama.ptrace_scope is {scope}, which forbids it; {_ALLOW} allows it" if scope else ""
 
 
 def held_by(process: Process) -> int | None:

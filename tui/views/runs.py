@@ -211,7 +211,9 @@ class RunList(Page, can_focus=True):
                 row = fitted([Segment(f"{sign} ", self.ink["bold brand"]), *row], width)
                 rows.append(list(Segment.apply_style(row, None, self._ground)) if line == marked else row)
         if marked is not None:
-            told = (f"began {marked.began}" if marked.began else "", marked.cause)
+            began = f"began {marked.began}" if marked.began else ""
+            bare = f"nobody prepared it: {keys_of(self)['runs.show']} shows it as it is seen from outside"
+            told = (began, marked.cause, bare if marked.unmet else "")
             rows += [[], *([Segment(f"  {units.fit(each, width - 2)}", self.ink["label"])] for each in told if each)]
         rows += self._invitation(len(lines))
         self.show_rows(rows)
@@ -366,7 +368,7 @@ def _progress(line: RunLine) -> str:
 
 def _remark(line: RunLine, ink: Ink) -> Row:
     if line.unmet:
-        return [Segment("not prepared", ink["label"])]
+        return [Segment("unprepared", ink["label"])]
     return [Segment(f"◀ {line.remark}" if line.remark else "", ink["bold rank-slow"])]
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from ddptop.agent.outside import rights
 from ddptop.agent.text import clean_line
 
 AT_A_TIME: Final = 4
@@ -28,7 +29,6 @@ _ERRORS: Final = 16 << 10
 _PIECE: Final = 1 << 16
 MISSING: Final = "no stacks from outside: py-spy is not installed on this host (pip install 'ddptop[stacks]')"
 LATE: Final = "no stacks from outside: py-spy took too long; ask for a single rank"
-_SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -181,21 +181,10 @@ class Spy:
 def _reason(errors: str) -> str:
     """Return why py-spy has no stacks and what would help, in one line."""
     if "ermission" in errors or "not permitted" in errors:
-        try:
-            scope = _SCOPE.read_text().strip()
-        except OSError:
-            scope = "0"
-        if scope == "3":
-            return "no stacks from outside: kernel.yama.ptrace_scope is 3, which forbids it until the next boot"
-        if scope != "0":
-            return (
-                f"no stacks from outside: kernel.yama.ptrace_scope is {scope}, which forbids it; "
-                "sudo sysctl kernel.yama.ptrace_scope=0 allows it"
-            )
-        return (
-            "no stacks from outside: the system forbids it; in a container it takes the capability SYS_PTRACE "
-            "(docker run --cap-add SYS_PTRACE)"
+        forbids = rights.by_scope() or (
+            "the system forbids it; in a container it takes the capability SYS_PTRACE (docker run --cap-add SYS_PTRACE)"
         )
+        return f"no stacks from outside: {forbids}"
     # The causes are numbered lines, the innermost last; of the backtrace below them nothing helps.
     lines = errors.partition("Stack backtrace")[0].split("\n")
     told = [line.strip().lstrip("0123456789: ") for line in lines if line.strip() and "Caused by" not in line]

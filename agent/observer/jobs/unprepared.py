@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from ddptop.agent.end import processes
-from ddptop.agent.outside import groups, recorded
+from ddptop.agent.observer.inspection import dumps
+from ddptop.agent.outside import groups, recorded, rights
 from ddptop.agent.outside.processes import Processes, version_of
 from ddptop.agent.run.identity import Process, is_alive
 from ddptop.agent.run.rundir import Member, Run, RunDir
@@ -37,6 +38,14 @@ def refusal(run: Run, members: Iterable[Member]) -> str:
         f"nobody prepared this job, so no agent in its ranks can do that; `ddptop pause {run.run} --freeze` and "
         f"`ddptop stacks {run.run}` work; start the next one with `{start} ddptop.agent {run.program}`"
     ) + (f"; `ddptop attach {without[0].process.pid} --join` joins it" if joins else "")
+
+
+def unseen(members: Iterable[Member]) -> str:
+    """Return why the stacks of ranks cannot be seen from outside, and what helps; empty where they can."""
+    if (program := dumps.executable()) is None:
+        return dumps.MISSING
+    problems = (rights.may_look(member.process, program) for member in members)
+    return next((f"no stacks from outside: {problem}" for problem in problems if problem), "")
 
 
 class Unprepared:

@@ -14,6 +14,7 @@ from support.harness import WAITING
 
 from ddptop.agent.observer.inspection import dumps
 from ddptop.agent.observer.inspection.dumps import Dump, Frame, Thread
+from ddptop.agent.outside import rights
 
 Stand = Callable[[str], None]
 """Makes a program of these lines of a shell script, and has it started instead of py-spy."""
@@ -75,7 +76,7 @@ def test_no_stacks_have_a_reason(
     spy: Stand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: str, problem: str
 ) -> None:
     """One line, clean, with what would help; whatever it writes, and however much."""
-    monkeypatch.setattr(dumps, "_SCOPE", tmp_path / "none")
+    monkeypatch.setattr(rights, "_SCOPE", tmp_path / "none")
     spy(lines)
     found = dumped()
     assert found.threads == []
@@ -90,7 +91,7 @@ def test_the_setting_that_forbids_it_is_named(
     """Of the system's own settings, or of the container."""
     file = tmp_path / "ptrace_scope"
     file.write_text(f"{scope}\n")
-    monkeypatch.setattr(dumps, "_SCOPE", file)
+    monkeypatch.setattr(rights, "_SCOPE", file)
     spy("echo 'Operation not permitted' >&2")
     assert help in dumped().problem
 
