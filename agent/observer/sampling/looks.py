@@ -62,7 +62,7 @@ class Window:
         """
         self.rank, self._pid, self._worker = rank, pid, worker
         self._began_ns, self._began = time.time_ns(), time.monotonic()
-        self._ran = _ran_ns(pid)
+        self._ran = _ran(pid)
         command = (
             *(program, "record", "--nonblocking", "--format", "raw", "--threads", "--full-filenames"),
             *("--rate", str(RATE), "--duration", str(WINDOW_S), "--output", "/dev/stdout"),
@@ -92,12 +92,11 @@ class Window:
 
     def end(self) -> Found:
         """Return what was found."""
-        passed, ran = time.monotonic() - self._began, _ran_ns(self._pid)
-        busy = None if self._ran is None or ran is None else min(1.0, max(0.0, (ran - self._ran) / 1e9 / passed))
+        busy, late = _parts(self._ran, _ran(self._pid))
         told = [spy.end() for spy in self._spies]
         pids = (self._pid, self._pid, self._worker or 0)
         stacks = [phases.read(out.decode("utf-8", "replace"), pid) for (out, _), pid in zip(told, pids, strict=False)]
-        look = phases.Look(stacks[0], stacks[1], busy)
+        look = phases.Look(stacks[0], stacks[1], busy, late)
         of_worker = stacks[2] if len(stacks) > 2 else Counter[str]()
         return Found(self.rank, self._began_ns, time.time_ns(), look, "" if look.seen else told[0][1], of_worker)
 
@@ -107,14 +106,37 @@ class Window:
             spy.give_up()
 
 
-def _ran_ns(pid: int) -> int | None:
-    """Return the time for which the main thread of a process has run or been ready to; None where nobody counts it."""
+class _Ran(NamedTuple):
+    """The time for which a main thread has run and has waited for a CPU, and how often it has begun to do so."""
+
+    at: float
+    ran_ns: int
+    queued_ns: int
+    woken: int
+    preempted: int
+
+
+def _ran(pid: int) -> _Ran | None:
+    """Read what the kernel counts of a main thread; None where it counts nothing."""
     try:
+        folder = _PROC / str(pid) / "task" / str(pid)
         # From the kernel's sched-stats.rst: time on a CPU, and time on a run queue.
-        ran, waited, _ = (_PROC / str(pid) / "task" / str(pid) / "schedstat").read_text().split()
-        return int(ran) + int(waited)
-    except (OSError, ValueError):
+        ran, queued, _ = (folder / "schedstat").read_text().split()
+        lines = (folder / "status").read_text().splitlines()
+        woken, preempted = (int(line.split()[1]) for line in lines[-2:])
+        return _Ran(time.monotonic(), int(ran), int(queued), woken, preempted)
+    except (OSError, ValueError, IndexError):
         return None
+
+
+def _parts(began: _Ran | None, ended: _Ran | None) -> tuple[float | None, float]:
+    """Return the parts of the time in which a thread ran or was kept from it, and in which it was late to wake up."""
+    if began is None or ended is None:
+        return None, 0.0
+    passed, ran, queued, woken, preempted = (now - then for now, then in zip(ended, began, strict=True))
+    # Each time that it is to run again it may have to wait for a CPU.
+    late = queued * woken / max(1, woken + preempted)
+    return min(1.0, max(0.0, (ran + queued - late) / 1e9 / passed)), min(1.0, max(0.0, late / 1e9 / passed))
 
 
 def uses_device(pid: int) -> bool:

@@ -2,7 +2,7 @@
 
 Frames of Python do not show whether a backward pass computes or waits for the gradients of others: both are inside of
 torch's engine. So there are looks of two kinds: some find the thread whatever it does, others only while it runs or is
-ready to run. With the time that it was so, which the system counts exactly, both together say how much of the time in
+ready to run. With the time that it ran, which the system counts exactly, both together say how much of the time in
 each place was idle; idle inside of the engine is `wait`. A `time.sleep` in the user's forward pass is idle, too, and
 stays `forward`: its innermost frame is a line of the user's.
 """
@@ -107,7 +107,9 @@ class Look(NamedTuple):
     active: Mapping[str, int]
     """While it ran, or was ready to."""
     busy: float | None
-    """The part of the time that it was so. None: the system does not say it."""
+    """The part of the time that it ran, or was kept from it by others. None: the system does not say it."""
+    late: float = 0.0
+    """The part that it was ready to run after it had been idle, and had no CPU yet: its wait lasted longer."""
 
 
 class Shares(NamedTuple):
@@ -213,7 +215,7 @@ class Thread:
         self._places: dict[str, Place] = {}
         self._seen: defaultdict[str, float] = defaultdict(float)
         self._active: defaultdict[str, float] = defaultdict(float)
-        self._busy, self._weight = 0.0, 0.0
+        self._busy = self._late = self._weight = 0.0
         self._windows: deque[dict[str, float]] = deque(maxlen=_REMEMBERED)
 
     def _place(self, stack: str) -> Place:
@@ -239,7 +241,8 @@ class Thread:
         for kept in (self._seen, self._active):
             for phase in kept:
                 kept[phase] *= _FADES
-        self._busy, self._weight = self._busy * _FADES + busy, self._weight * _FADES + 1
+        self._busy, self._late = self._busy * _FADES + busy, self._late * _FADES + look.late
+        self._weight = self._weight * _FADES + 1
         places: Counter[Place] = Counter()
         for stack, number in look.seen.items():
             places[self._place(stack)] += number
@@ -265,7 +268,8 @@ class Thread:
 
     def _idle(self) -> float:
         """Return the part of the time inside of torch's engine that was idle."""
-        return idle_parts(self._seen, self._active, self._busy / self._weight).get(_ENGINE, 0.0)
+        busy, late = self._busy / self._weight, self._late / self._weight
+        return idle_parts(self._seen, self._active, busy, late).get(_ENGINE, 0.0)
 
     def _spread(self, looks: int) -> float:
         """Return how many times more the shares vary from window to window than independent looks would."""
@@ -281,23 +285,31 @@ class Thread:
         return max(1.0, found / expected) if expected else 1.0
 
 
-def idle_parts(seen: Mapping[str, float], active: Mapping[str, float], busy: float) -> dict[str, float]:
-    """Return of each kind of place the part of its time that was idle, by maximum likelihood (EM).
+def idle_parts(
+    seen: Mapping[str, float], active: Mapping[str, float], busy: float, late: float = 0.0
+) -> dict[str, float]:
+    """Return of each phase the part of its time that was idle, by maximum likelihood (EM).
 
     Args:
         seen: looks at the thread whatever it did.
         active: looks that found it running or ready to run.
-        busy: the part of all time that it was so; with it, few looks are enough.
+        busy: the part of all time that it ran or was kept from it; with it, few looks are enough.
+        late: the part that it was idle, though ready to run.
     """
     places = seen.keys() | active.keys()
     runs = dict.fromkeys(places, busy / max(1, len(places)))
     idles = dict.fromkeys(places, (1 - busy) / max(1, len(places)))
+    ready = min(1.0, late / (1 - busy)) if busy < 1 else 0.0
     for _ in range(_ROUNDS):
-        ran = {each: _part(runs[each], idles[each]) * seen.get(each, 0.0) for each in places}
-        stood = {each: seen.get(each, 0.0) - ran[each] for each in places}
-        all_ran, all_stood = sum(ran.values()) + sum(active.values()), sum(stood.values())
+        ran = {
+            each: seen.get(each, 0.0) * _part(runs[each], idles[each])
+            + active.get(each, 0.0) * _part(runs[each], ready * idles[each])
+            for each in places
+        }
+        stood = {each: seen.get(each, 0.0) + active.get(each, 0.0) - ran[each] for each in places}
+        all_ran, all_stood = sum(ran.values()), sum(stood.values())
         if all_ran:
-            runs = {each: busy * (ran[each] + active.get(each, 0.0)) / all_ran for each in places}
+            runs = {each: busy * ran[each] / all_ran for each in places}
         if all_stood:
             idles = {each: (1 - busy) * stood[each] / all_stood for each in places}
     return {each: _part(idles[each], runs[each]) for each in places}

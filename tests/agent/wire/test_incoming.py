@@ -31,7 +31,7 @@ READERS = (
     (wire.Extent, wire.read_history),
     (wire.Verdict, wire.read_verdict),
 )
-VERBATIM = {"program", "arguments", "cwd", "command", "environment", "pub", "cmd", "log"}
+VERBATIM = {"program", "arguments", "cwd", "command", "environment", "marks", "pub", "cmd", "log"}
 """Fields of records that something is done with."""
 
 
