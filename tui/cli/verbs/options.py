@@ -39,7 +39,10 @@ LAUNCHED: Final = {
 }
 """The exit codes of a verb that starts a run."""
 
-RUN_HELP: Final = "name of the run, its beginning, or its last 4 digits; HOST:RUN for one of another machine, over ssh"
+RUN_HELP: Final = (
+    "name of the run, its beginning, or its last 4 digits; the pid of any of its processes, also where nobody "
+    "prepared it; HOST:RUN for one of another machine, over ssh"
+)
 
 
 def add_verb(verbs: Verbs, name: str, title: str, text: str, examples: str, codes: Mapping[Any, str] = DONE) -> Parser:

@@ -29,10 +29,12 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 def add(verbs: Verbs) -> None:
     attach = add_verb(
         verbs, "attach", "watch a live run, or look at one that has ended",
-        "Shows a run on the dashboard with its whole history; without a terminal, as lines.",
+        "Shows a run on the dashboard with its whole history; without a terminal, as lines. A training that was "
+        "started without ddptop is shown as far as it can be seen from outside.",
         """
         ddptop attach                       # the only live run
         ddptop attach resnet-7f --view heatmap
+        ddptop attach 21869                    # by pid; nobody need have prepared it
         ddptop attach 7f3a --screenshot a.svg  # its last 4 digits
         ddptop attach ada@node1:resnet-7f      # of another machine, over ssh
         """,
