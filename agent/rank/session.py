@@ -186,7 +186,8 @@ class Session:
                 pub=directory.address(self.rank, "pub"),
                 cmd=directory.address(self.rank, "cmd"),
                 log=log,
-                log_begin=self._output.begin,
+                log_begin=self._output.begin if record_before is None else record_before.log_begin,
+                joined=record_before is not None,
             ),
             self.faults,
         )

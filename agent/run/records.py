@@ -92,6 +92,8 @@ class Member(msgspec.Struct, frozen=True):
     by_agent: bool = True
     """False where the observer has written this of a rank without an agent: `pub` and `cmd` are empty then, and `log`
     is the file that the rank's own output goes to."""
+    joined: bool = False
+    """True where its agent has come in the middle of its training: `log` is as it was before."""
 
 
 def without_end_by_others(member: Member) -> Member:

@@ -116,7 +116,7 @@ class RunDir:
 
     def _log_of(self, member: Member) -> str | None:
         # That of another user could name any file, which only root may read.
-        if member.by_agent or member.log is None or self.owner != os.geteuid():
+        if (member.by_agent and not member.joined) or member.log is None or self.owner != os.geteuid():
             return None if member.log is None else str(self.rank_log(member.rank))
         return member.log
 

@@ -209,7 +209,7 @@ class Actions:
     def _lacks_agent(self, action: str) -> str:
         """Return why an action is not for a job that nobody prepared; empty where it is, or the job was prepared."""
         run = self._model.store.run
-        if not run.outside or action == _FREEZE:
+        if not run.outside or action in (_FREEZE, *_OF_ANY_RANKS):
             return ""
         if action == "resume" and freezer.has_stopped(self._directory):
             # Whoever has stopped it may have had a reason.

@@ -19,6 +19,7 @@ from typing import Final
 import ddptop.agent
 from ddptop.agent import wire
 from ddptop.agent.observer.actions.action import NAP_S, Action, Turns, aside
+from ddptop.agent.outside import rights
 from ddptop.agent.run import identity
 from ddptop.agent.run.files import joins
 from ddptop.agent.run.files.joins import Answer
@@ -40,7 +41,6 @@ _LEAST_COMMON: Final = 2
 """Boundaries by which two ranks' counts are compared at least."""
 _LIBRARIES: Final = ("msgspec", "zmq")
 """Packages that the agent of a rank needs."""
-_SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 _NONE: Final = "none has joined"
 _ASK: Final = """
 import sys
@@ -48,8 +48,6 @@ if not hasattr(sys, "remote_exec"):
     sys.exit("is Python " + sys.version.split()[0])
 try:
     sys.remote_exec(int(sys.argv[1]), sys.argv[2])
-except PermissionError:
-    sys.exit("forbidden")
 except Exception as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """
@@ -191,6 +189,8 @@ def _problem(directory: RunDir, member: Member) -> str:
         return "is stopped, by a signal or a debugger: what stopped it has to continue it first"
     if row.uid != os.geteuid():
         return f"is of user {row.uid}, whose processes cannot reach this run: run ddptop as that user (sudo -u)"
+    if forbidden := rights.may_look(process):
+        return f"cannot be asked: {forbidden}"
     try:
         environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
         words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
@@ -240,14 +240,6 @@ def _ask(script: Path, run: Run, pid: int) -> str:
             f"{said}, and joining takes 3.14 or newer; start the next one with "
             f"`ddptop launch --world {run.world} {run.program}`"
         )
-    if said == "forbidden":
-        scope = ""
-        with contextlib.suppress(OSError):
-            scope = _SCOPE.read_text().strip()
-        if scope not in ("", "0"):
-            allows = "sudo sysctl kernel.yama.ptrace_scope=0 allows it"
-            return f"cannot be asked: kernel.yama.ptrace_scope is {scope}; {allows}"
-        return "cannot be asked: the system forbids it; in a container it takes the capability SYS_PTRACE"
     return f"cannot be asked: {said}"
 
 
