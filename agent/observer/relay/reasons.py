@@ -106,6 +106,10 @@ class Questions(ABC):
         self._answers: dict[int, _Answer] = {}
         """By number of the verdict."""
 
+    def concerns(self, verdict: wire.Verdict) -> bool:
+        """Say whether a verdict has such a reason."""
+        return verdict.kind in self.kinds
+
     @abstractmethod
     def known(self, verdict: wire.Verdict) -> Reason | None:
         """Return the reason that an observer before this one has found."""
@@ -122,7 +126,7 @@ class Questions(ABC):
 
     def turn(self, verdicts: Iterable[wire.Verdict], ordinary: Sequence[int]) -> Mapping[Accusation, Reason]:
         """Ask where that is due, once a second; return the known reasons for the verdicts of this moment."""
-        present = {verdict.number: verdict for verdict in verdicts if verdict.kind in self.kinds}
+        present = {verdict.number: verdict for verdict in verdicts if self.concerns(verdict)}
         self._answers = {number: self._answers.get(number) or self._begun(each) for number, each in present.items()}
         if (question := self._question) is not None:
             verdict = present.get(question.number)
@@ -167,6 +171,10 @@ class Lines(Questions):
     kinds = ("slow_rank", "input_bound")
     patience_s = 75.0
     again_s = 60.0
+
+    def concerns(self, verdict: wire.Verdict) -> bool:
+        """Leave out a verdict by looks from outside: it has its line, and its ranks have no agent to be asked."""
+        return verdict.kind in self.kinds and verdict.cost_ms is not None
 
     def known(self, verdict: wire.Verdict) -> Line | None:
         """Return the line of the verdict."""

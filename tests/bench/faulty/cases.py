@@ -10,6 +10,8 @@ from typing import Final
 TECHNIQUES: Final = ("ddp", "allreduce", "fsdp", "mesh")
 STARTS: Final = ("launch", "spawn", "hand")
 """`ddptop launch`, the same with ranks that the program spawns, and torchrun by hand with the agent."""
+PLAIN: Final = "plain"
+"""Torchrun by hand without anything of ours: a job that nobody prepared."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class Kind:
     """Timeout of its collectives, where the end comes of that."""
     killed: bool = False
     """Whether it lasts until somebody kills the run, whose report is read after that."""
+
+    @property
+    def needs_no_agent(self) -> bool:
+        """Whether looks from outside show it, so that it is told of a job that nobody prepared, too."""
+        return self.program == "hangs" and self.starts == STARTS
 
 
 _COLLECTIVES: Final = ("allreduce", "mesh")
@@ -152,5 +159,6 @@ def chosen(
         wanted = [each for each in kind.techniques if each in techniques] if techniques else kind.techniques[:1]
         for technique, world, start in itertools.product(wanted, worlds, starts):
             # A mesh of two dimensions needs four ranks.
-            if start in kind.starts and (technique != "mesh" or world % 4 == 0):
+            applies = start in kind.starts or (start == PLAIN and kind.needs_no_agent)
+            if applies and (technique != "mesh" or world % 4 == 0):
                 yield Case(kind, technique, world, start)

@@ -1,6 +1,6 @@
 """The fault matrix: is the right rank, class and line told of each way to hang or to die, and how soon?
 
-    python tests/bench/faulty/faults.py [--faults sleep,kill] [--worlds 2,4] [--starts launch,spawn,hand]
+    python tests/bench/faulty/faults.py [--faults sleep,kill] [--worlds 2,4] [--starts launch,spawn,hand,plain]
                                  [--techniques ddp,allreduce,fsdp,mesh] [--json FILE]
     python tests/bench/faulty/faults.py --healthy 120
 
@@ -45,6 +45,10 @@ SETTLING_S: Final = 2.0
 """Seconds for which a right verdict is watched on: it must not change its mind."""
 ENDING_S: Final = 20.0
 """Seconds that a run may take to end after its first cause is told."""
+PLAIN_AT: Final = 500
+"""Step at which the fault begins in a job that nobody prepared: it has to be found, and seen to train, before."""
+PLAIN_S: Final = 30.0
+"""Seconds that it may take longer there: nobody tells of a step, and looks come every few seconds."""
 STEPS: Final = 110
 """Of a training in which nothing is wrong."""
 DISK: Final = 6 << 20
@@ -60,6 +64,8 @@ def once(case: Case, folder: Path) -> Grade:
     arguments = [case.kind.name, "--note", str(note), "--technique", case.technique, "--folder", str(folder / "r")]
     if case.kind.steps is not None:
         arguments += ["--steps", str(case.kind.steps), "--at", str(case.kind.steps)]
+    if case.start == cases.PLAIN:
+        arguments += ["--at", str(PLAIN_AT)]
     if case.kind.healthy:
         arguments += ["--steps", str(STEPS)]
     if case.kind.timeout_s is not None:
@@ -69,7 +75,7 @@ def once(case: Case, folder: Path) -> Grade:
     # The surroundings may add to the arguments.
     with _surroundings(case, base, arguments):
         started_by = command(case.start, case.world, case.kind.program, tuple(arguments))
-        with watched(base, started_by) as run:
+        with watched(base, started_by, plain=case.start == cases.PLAIN) as run:
             until(note.exists, "the fault begins", START_S)
             right = json.loads(note.read_text())
             _follow(run, case, right)
@@ -81,7 +87,7 @@ def once(case: Case, folder: Path) -> Grade:
 
 def _follow(run: Watched, case: Case, right: grading.Note) -> None:
     """Read the lines until the fault is told and the saying has settled, or the run is over, or patience ends."""
-    deadline = right["at"] + case.kind.patience_s
+    deadline = right["at"] + case.kind.patience_s + (PLAIN_S if case.start == cases.PLAIN else 0)
     told = False
     while time.time() < deadline and not run.over:
         line = run.next_line(1.0)
@@ -180,7 +186,12 @@ def main() -> None:
     known = [kind.name for kind in cases.KINDS]
     parser.add_argument("--faults", type=_among(known), default=[], metavar="A,B", help=f"of {', '.join(known)}")
     parser.add_argument("--worlds", type=lambda text: [int(each) for each in text.split(",")], default=[2])
-    parser.add_argument("--starts", type=_among(cases.STARTS), default=["launch"], help=f"of {', '.join(cases.STARTS)}")
+    parser.add_argument(
+        "--starts",
+        type=_among([*cases.STARTS, cases.PLAIN]),
+        default=["launch"],
+        help=f"of {', '.join(cases.STARTS)}; {cases.PLAIN}: torchrun by hand without the agent",
+    )
     parser.add_argument(
         "--techniques", type=_among(cases.TECHNIQUES), default=[],
         help=f"of {', '.join(cases.TECHNIQUES)}; without it the first that a fault applies to",

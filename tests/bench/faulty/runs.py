@@ -76,15 +76,17 @@ def command(start: str, world: int, program: str, arguments: tuple[str, ...]) ->
             return [*launch, script, "--", *arguments]
         case "spawn":
             return [*launch, "--start", "spawn", script, "--", *arguments, "--spawn", str(world)]
-        case "hand":
+        case "hand" | "plain":
             run = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-            return [*run, "-m", "ddptop.agent", script, *arguments]
-    raise ValueError(f"start {start!r}: give launch, spawn or hand")
+            return [*run, *(["-m", "ddptop.agent"] if start == "hand" else []), script, *arguments]
+    raise ValueError(f"start {start!r}: give launch, spawn, hand or plain")
 
 
 @contextlib.contextmanager
-def watched(base: Path, started_by: list[str]) -> Iterator[Watched]:
+def watched(base: Path, started_by: list[str], *, plain: bool = False) -> Iterator[Watched]:
     """Start a run below a folder of its own and watch it; nothing of it is left behind the block.
+
+    One that is `plain` is met by the pid of its launcher, as soon as it is seen to be a training.
 
     Raises:
         AssertionError: it does not come up, or something of it is left.
@@ -98,6 +100,8 @@ def watched(base: Path, started_by: list[str]) -> Iterator[Watched]:
         )
         run_id, looking = "", None
         try:
+            if plain:
+                until(lambda: ddptop("status", str(started.pid)).returncode == 0, "a training group", START_S)
             found = until(lambda: next(base.glob("[!.]*/run.json"), None), "the run's record", START_S)
             assert isinstance(found, Path)
             name = found.parent.name

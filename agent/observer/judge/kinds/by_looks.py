@@ -252,7 +252,8 @@ def _verdict(found: _Suspicion, bins: Sequence[_Bin], since_ns: int) -> Verdict:
     next_most = max((amount for each, amount in more.items() if each != phase), default=0.0)
     is_one = more.get(phase, 0.0) >= max(OF_PHASE * found.less, next_most + 2 * found.error)
     line, of_line = _line(own, others, phase if is_one else None, found.less)
-    where = IN_WORDS.get(phase, phase) if is_one else f"all phases, most in {IN_WORDS.get(phase, phase)}"
+    within = IN_WORDS.get(phase, phase).partition(" (")[0]
+    where = within if is_one else f"all phases, most in {within}"
     percents = f"{found.wait:.0%}, the others {found.others:.0%} (± {max(1.0, 100 * found.error):.0f})"
     text = f"rank {found.rank} holds the group back: it waits {percents}: {where}"
     return Verdict(
