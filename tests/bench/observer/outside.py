@@ -51,7 +51,7 @@ def main() -> None:
         _cost(options.seconds, options.turns)
     else:
         for slow in SLOW:
-            with _job("linear", slow) as folder:
+            with _job("conv", slow) as folder:
                 shares, lines = _look(_members(folder), options.seconds)
             print(f"rank 1 is slow in: {slow}")
             for rank, found in sorted(shares.items()):
