@@ -49,8 +49,9 @@ def test_a_slow_rank_is_named_with_its_line_and_steps_come_from_the_log(tmp_path
     ):
         until(lambda: "step 10 " in log.read_text(), "the training")
         with started(*DDPTOP, "attach", str(process.pid), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as attached:
-            assert attached.stdout is not None
-            said = until(lambda: named(attached.stdout.readline()), "a verdict")
+            output_of = attached.stdout
+            assert output_of is not None
+            said = until(lambda: named(output_of.readline()), "a verdict") or ""
             now = status(runs.of_process(process.pid).name)
         process.terminate()
         process.wait()
