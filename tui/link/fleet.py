@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.host.machine import HostLoad
 from ddptop.agent.wire import VERDICT_KINDS
-from ddptop.agent.wire.frames import ENDED
+from ddptop.agent.wire.frames import ENDED, OUTSIDE
 from ddptop.tui.drawing import units
 from ddptop.tui.link.source import Control
 from ddptop.tui.model.diagnosis import hang
@@ -43,6 +43,8 @@ class RunLine:
     launched: bool
     unmet: bool = False
     """As in `Frame`."""
+    unprepared: bool = False
+    """True where nobody prepared it, and no agent has joined it."""
     checkpoints: bool = False
     """True where its script has registered how to save one."""
     grace_s: float = 5.0
@@ -79,6 +81,7 @@ def line_of(frame: Frame) -> RunLine:
         age_s=None if frame.started_at is None else end - frame.started_at,
         launched=frame.launched,
         unmet=frame.unmet,
+        unprepared=frame.unmet or frame.known_by == OUTSIDE,
         checkpoints=frame.checkpoints,
         grace_s=frame.grace_s,
         waiting=frame.waiting,

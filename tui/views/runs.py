@@ -367,7 +367,7 @@ def _progress(line: RunLine) -> str:
 
 
 def _remark(line: RunLine, ink: Ink) -> Row:
-    if line.unmet:
+    if line.unprepared and not line.remark:
         return [Segment("unprepared", ink["label"])]
     return [Segment(f"◀ {line.remark}" if line.remark else "", ink["bold rank-slow"])]
 
@@ -376,7 +376,7 @@ def _narrow(line: RunLine, width: int, ink: Ink) -> tuple[Row, Row]:
     """Return two lines: a run's name and state, then its program and progress."""
     room = width - 2
     state = [Segment(f" {line.state}", ink[f"state-{line.state}"])]
-    if line.remark or line.unmet:
+    if line.remark or line.unprepared:
         state += [Segment(" "), *_remark(line, ink)]
     name = units.fit(line.run, room - 2 - width_of(state))
     # Its program would be cut to half a word; the run's own name, made of it, stands above.

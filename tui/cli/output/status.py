@@ -20,7 +20,7 @@ from ddptop.agent.wire.hosts import HostFrame
 from ddptop.tui.drawing.units import DASH, aligned, count, date, duration, moment, size
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.documented import as_event, number, verdict_json
-from ddptop.tui.model.sentences import not_linked, unheard_hosts, unobserved, with_rank
+from ddptop.tui.model.sentences import not_linked, outside, unheard_hosts, unobserved, with_rank
 
 
 def _fields(kind: type[msgspec.Struct], base: type[msgspec.Struct]) -> tuple[str, ...]:
@@ -187,7 +187,7 @@ def table(frames: Sequence[Frame], now: float) -> list[str]:
                 DASH if frame.started_at is None else duration(end - frame.started_at),
                 size(frame.size_bytes).strip(),
                 frame.program,
-                remark(frame) or _hang(frame),
+                remark(frame) or _hang(frame) or ("not prepared" if outside(frame, "") else ""),
             )
         )
     return aligned(rows)

@@ -224,7 +224,7 @@ class Heatmap(RankView):
             keys=keys_of(self),
             hosts=frame.hosts,
             before=self._before,
-            stepless=stepless(frame, keys_of(self).get("run.join", "J")),
+            stepless=stepless(frame, keys_of(self)["run.join"]),
         )
 
     def _key(self, y: int, sight: Sight) -> object:

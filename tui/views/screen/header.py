@@ -437,7 +437,7 @@ def _background(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> 
     if frame.refused:
         text = f"{plural(frame.refused, 'unreadable message')} refused"
         pieces.append([Segment(text, ink["level-warning"])])
-    if from_outside := outside(frame, keys.get("run.join", "J")):
+    if from_outside := outside(frame, keys["run.join"]):
         pieces.append([Segment(units.shorten(from_outside, width), ink["label"])])
     elif not frame.launched:
         pieces.append([Segment("started by hand", ink["label"])])

@@ -259,7 +259,7 @@ class TimelineView(RankView):
         if y < len(self._drawn):
             return self.grounded(self._drawn[y], 0, self.size.width)
         history = self.frame.history
-        stepless_ = stepless(self.frame, keys_of(self).get("run.join", "J"))
+        stepless_ = stepless(self.frame, keys_of(self)["run.join"])
         nothing = (
             f" {stepless_}"
             if stepless_
