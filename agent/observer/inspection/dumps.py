@@ -173,7 +173,8 @@ class Spy:
         """End it."""
         self._process.kill()
         for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None:
+            if pipe is not None and not pipe.closed:
+                self._selector.unregister(pipe)
                 pipe.close()
         self._process.wait()
 

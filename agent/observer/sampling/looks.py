@@ -143,12 +143,13 @@ def uses_device(pid: int) -> bool:
     """Say whether a process has an accelerator open."""
     try:
         with os.scandir(_PROC / str(pid) / "fd") as entries:
-            return any(_DEVICE.fullmatch(_link(entry.path)) for entry in entries)
+            return any(_DEVICE.fullmatch(link(entry.path)) for entry in entries)
     except OSError:
         return False
 
 
-def _link(path: str) -> str:
+def link(path: str) -> str:
+    """Return the end of a link; empty where there is none that can be read."""
     try:
         return os.readlink(path)
     except OSError:

@@ -9,6 +9,7 @@ stays `forward`: its innermost frame is a line of the user's.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ _ROUNDS: Final = 60
 _REMEMBERED: Final = 8
 """Windows by which it is estimated how far looks depend on their neighbours."""
 MOST_FRAMES: Final = 300
+_LONGEST: Final = 2048
+"""Characters of a frame at most: its names are the program's, which may be any."""
 
 _FRAME: Final = re.compile(r"(.*) \((.*?)(?::(\d+))?\)")
 _THREAD: Final = re.compile(r"thread \((0x[0-9A-Fa-f]+|\d+)\)(?:: (.*))?")
@@ -139,7 +142,8 @@ def read(raw: str, pid: int) -> Counter[str]:
 
 def frames_of(stack: str) -> list[Frame]:
     """Return the frames of a stack, the innermost first."""
-    found = (_FRAME.fullmatch(each) for each in reversed(stack.split(";")[-MOST_FRAMES:]))
+    frames = reversed(stack.split(";")[-MOST_FRAMES:])
+    found = (_FRAME.fullmatch(each) for each in frames if len(each) <= _LONGEST)
     return [Frame(function_name(each[1]), each[2], int((each[3] or "0")[:9])) for each in found if each]
 
 
@@ -171,8 +175,12 @@ def place_of(stack: str, is_library: Callable[[str], bool], source: Callable[[Fr
 
 
 def _phase_of(frame: Frame) -> str | None:
-    name = frame.function.rpartition(".")[2]
-    return next((phase for phase, file, of in _RULES if file.fullmatch(frame.file) and of.fullmatch(name)), None)
+    return _phase(frame.file, frame.function.rpartition(".")[2])
+
+
+@functools.lru_cache(4096)
+def _phase(file: str, name: str) -> str | None:
+    return next((phase for phase, files, names in _RULES if files.fullmatch(file) and names.fullmatch(name)), None)
 
 
 def in_worker(stack: str, is_library: Callable[[str], bool]) -> Frame | None:

@@ -30,7 +30,7 @@ from ddptop.agent.observer.inspection import dumps
 from ddptop.agent.observer.sampling import phases
 from ddptop.agent.observer.sampling.gauges import Gauge
 from ddptop.agent.observer.sampling.logs import Log, Named, Patterns, newer
-from ddptop.agent.observer.sampling.looks import WINDOW_S, Found, Window
+from ddptop.agent.observer.sampling.looks import WINDOW_S, Found, Window, link
 from ddptop.agent.run import identity
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.script.sources import Sources, read_lines
@@ -52,6 +52,8 @@ _STARTS: Final = {
     "init_process_group (": "rendezvous",
 }
 """Frames of what a program does before it trains."""
+_MOST_SAID: Final = 10
+"""Events at most of what does not work, each of them once."""
 _PYTHON: Final = re.compile(r"python(\d\.\d{1,2})")
 
 
@@ -99,7 +101,7 @@ class Sampling:
         self._began = self._due = self._read_at = 0.0
         self._spent_s = 0.0
         self._cost_percent = 0.0
-        self._said = ""
+        self._said: set[str] = set()
 
     def meet(self, member: Member) -> None:
         """Look at the process of a rank from now on; at none in its place that has an agent."""
@@ -131,7 +133,7 @@ class Sampling:
                 try:
                     self._turn()
                 except Exception as error:  # a wall: it costs a turn
-                    self._say(f"looks from outside: {error!r:.200}", "warning")
+                    self._complain(f"looks from outside: {error!r:.200}")
                     self._closing.wait(_AGAIN_S)
         finally:
             for window in self._windows:
@@ -166,8 +168,8 @@ class Sampling:
     def _rank_of(self, member: Member) -> _Rank:
         run, pid = self._run, member.process.pid
         home = os.path.dirname(os.path.join(run.cwd, run.program)) if run.program.endswith(".py") else run.cwd
-        sources = Sources(home, _link(f"/proc/{pid}/cwd"))
-        version = _PYTHON.search(os.path.basename(_link(f"/proc/{pid}/exe")))
+        sources = Sources(home, link(f"/proc/{pid}/cwd"))
+        version = _PYTHON.search(os.path.basename(link(f"/proc/{pid}/exe")))
         started_at = time.time() - time.monotonic()
         if sys.platform == "linux":
             started_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + member.process.started
@@ -189,6 +191,11 @@ class Sampling:
         self._tell(hello)
         return made
 
+    def _complain(self, text: str) -> None:
+        if text not in self._said and len(self._said) < _MOST_SAID:
+            self._said.add(text)
+            self._say(text, "warning")
+
     def _tell(self, message: wire.Telemetry) -> None:
         self._told.put(cleaned(message))
         self._wake()
@@ -204,9 +211,8 @@ class Sampling:
                 found = rank.log.read()
                 if found != Named():
                     rank.named, rank.named_at_ns = newer(found, rank.named), time.time_ns()
-        if self._patterns.problem != self._said:
-            self._said = self._patterns.problem
-            self._say(self._said, "warning")
+        if self._patterns.problem:
+            self._complain(self._patterns.problem)
 
     def _beat(self, rank: _Rank) -> wire.Beat:
         read = None if rank.gauge is None else rank.gauge.read()
@@ -352,10 +358,3 @@ def _spent_s() -> float:
     """Return the CPU time of this thread, and of all children that have ended."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.thread_time() + ended.ru_utime + ended.ru_stime
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""

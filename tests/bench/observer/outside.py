@@ -6,7 +6,7 @@ same time; prints the share of each phase by both. Target: within 10 points.
 `... cost`: two plain ranks, looked at in turns of some seconds; prints the time of a step with looks, without, and
 without again (A/A), and the CPU that the looks took. Target: within the A/A, and at most 3 % of a core a rank.
 
-`... slow`: rank 1 of plain jobs is slow in one way after the other; prints the shares of both ranks.
+`... slow`: rank 1 of plain jobs is slow in one way after the other; prints the shares of both ranks, and the verdict.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ddptop.agent import wire
+from ddptop.agent.observer.judge.kinds.by_looks import SlowByLooks
 from ddptop.agent.observer.sampling.sampling import Sampling
 from ddptop.agent.record import recording
 from ddptop.agent.run import identity
@@ -52,8 +53,8 @@ def main() -> None:
     else:
         for slow in SLOW:
             with _job("conv", slow) as folder:
-                shares, lines = _look(_members(folder), options.seconds)
-            print(f"rank 1 is slow in: {slow}")
+                shares, lines, verdict = _look(_members(folder), options.seconds)
+            print(f"rank 1 is slow in: {slow}\n  {verdict}")
             for rank, found in sorted(shares.items()):
                 most = max(lines[rank].items(), key=lambda each: each[1], default=(("", ""), 0.0))
                 print(f"  rank {rank}  {_percents(found)}  most: {most[0][1]} ({most[0][0]}, {most[1]:.0%})")
@@ -109,27 +110,34 @@ def _looks(members: list[Member], seconds: float) -> Iterator[wire.Sampled]:
     made.close()
 
 
-def _look(members: list[Member], seconds: float) -> tuple[dict[int, dict[str, float]], dict[int, dict[Any, float]]]:
-    """Return the shares of phases and of lines by rank, over some seconds of looks."""
+def _look(
+    members: list[Member], seconds: float
+) -> tuple[dict[int, dict[str, float]], dict[int, dict[Any, float]], str]:
+    """Return the shares of phases and of lines by rank, over some seconds of looks, and the first verdict."""
+    judge, began, verdict = SlowByLooks(len(members)), time.monotonic(), "nobody is named"
     looks: defaultdict[int, int] = defaultdict(int)
     phases: dict[int, defaultdict[str, float]] = {0: defaultdict(float), 1: defaultdict(float)}
     lines: dict[int, defaultdict[Any, float]] = {0: defaultdict(float), 1: defaultdict(float)}
     for each in _looks(members, seconds):
+        judge.sampled(each)
+        if verdict.startswith("nobody") and (found := judge.finding(each.at_ns)) is not None:
+            verdict = f"after {time.monotonic() - began:.0f} s: {found.text}"
         looks[each.rank] += each.looks
         for phase, share in each.shares.items():
             phases[each.rank][phase] += share * each.looks
         for line in each.lines:
             lines[each.rank][line.phase, line.where] += line.share * each.looks
     return (
-        {rank: {phase: number / looks[rank] for phase, number in found.items()} for rank, found in phases.items()},
-        {rank: {line: number / looks[rank] for line, number in found.items()} for rank, found in lines.items()},
+        {rank: {phase: number / looks[rank] for phase, number in each.items()} for rank, each in phases.items()},
+        {rank: {line: number / looks[rank] for line, number in each.items()} for rank, each in lines.items()},
+        verdict,
     )
 
 
 def _agree(model: str, slow: str, seconds: float) -> float:
     with _job(model, slow, agent=True) as folder:
         began = time.time_ns()
-        shares, _ = _look(_members(folder), seconds)
+        shares, *_ = _look(_members(folder), seconds)
         ended = time.time_ns()
         time.sleep(3)
         directory = next(RunDir(each.parent) for each in folder.glob("*/run.json"))

@@ -155,6 +155,21 @@ def test_without_looks_the_reason_is_said(bench: Bench, spy: Callable[[str], Non
         assert (bench.sampled()[-1].looks, bench.sampled()[-1].shares) == (0, {})
 
 
+def test_looks_that_never_end_are_given_up(
+    bench: Bench, spy: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others begin in their place, again and again, and find what there is then."""
+    monkeypatch.setattr("ddptop.agent.observer.sampling.looks._LATEST_S", 0.2)
+    spy(f"exec {' '.join(WAITING)}")
+    with started(*WAITING) as process:
+        bench.made.meet(member(process))
+        until(lambda: len([each for each in bench.take() if isinstance(each, wire.Beat)]) > 2, "three signs of life")
+        assert not bench.sampled()
+        spy(prints(f"{TRAIN} 20"))
+        until(bench.sampled, "looks")
+    assert not bench.said
+
+
 def test_a_log_of_several_ranks_is_the_first_one_s(bench: Bench, spy: Callable[[str], None], tmp_path: Path) -> None:
     """Nobody knows which of them wrote a line."""
     spy(prints(f"{TRAIN} 20"))
