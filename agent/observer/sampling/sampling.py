@@ -277,7 +277,9 @@ class Sampling:
         rank.activity = start or max(shares.phases, key=shares.phases.__getitem__)
         rank.workers = self._workers_of(rank, found.look.seen)
         lines = [(phase, self._name(rank, where), part) for phase, where, part in shares.lines]
-        lines += self._of_worker(rank, found.worker, shares.phases.get("data", 0.0))
+        if of_worker := self._of_worker(rank, found.worker, shares.phases.get("data", 0.0)):
+            # The loop that draws the batches says less.
+            lines = [each for each in lines if each[0] != "data"] + of_worker
         lines = sorted((each for each in lines if each[2] >= 0.005), key=lambda each: -each[2])[: wire.MOST_SAMPLED]
         self._tell(
             self._sampled(

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from ddptop.agent.observer.sampling.phases import Look, Thread, idle_parts, place_of, read, waits_in
+from ddptop.agent.observer.sampling.phases import Look, Thread, idle_parts, in_worker, place_of, read, waits_in
 from ddptop.agent.run.script.sources import is_library
 
 MODULE = (
@@ -173,6 +173,25 @@ def test_a_wait_is_told_from_computing_by_what_ran() -> None:
         errors.append(idle_parts(looks, ran, busy=0.4)["engine"] - 0.4 / 0.7)
     assert abs(sum(errors) / len(errors)) < 0.04
     assert max(map(abs, errors)) < 0.3
+
+
+FORKED = f"main (/u/train.py:27);{WORKERS};_worker_loop (torch/utils/data/_utils/worker.py:300)"
+FETCH = "_MapDatasetFetcher.fetch (torch/utils/data/_utils/fetch.py:54)"
+
+
+@pytest.mark.parametrize(
+    ("stack", "line"),
+    [
+        (f"{FORKED};{FETCH};Images.__getitem__ (/u/data.py:8);open (PIL/Image.py:3)", 8),
+        # It waits for work, below the loop of the process that it was forked from; or it is torch that makes the batch.
+        (f"{FORKED};Queue.get (multiprocessing/queues.py:122)", None),
+        (f"{FORKED};{FETCH};default_collate (torch/utils/data/_utils/collate.py:3)", None),
+    ],
+)
+def test_the_line_by_which_a_data_worker_makes_a_batch(stack: str, line: int | None) -> None:
+    """And none where it makes none, or without the user's code."""
+    found = in_worker(stack, belongs_to_library)
+    assert (None if found is None else found.line) == line
 
 
 SLEEPS = f"main (/u/train.py:28);{DDP};Net.forward (/u/net.py:20)"
