@@ -17,7 +17,6 @@ from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import Member, Run, RunDir
 
 _PROC: Final = Path("/proc")
-_DELETED: Final = " (deleted)"
 
 
 def run_of(group: Group) -> Run:
@@ -90,7 +89,9 @@ def output_of(process: Process) -> str | None:
     for number in (1, 2):
         path = _link(process, f"fd/{number}")
         try:
-            if path and not path.endswith(_DELETED) and stat.S_ISREG(os.stat(path).st_mode):
+            file = os.stat(_PROC / str(process.pid) / f"fd/{number}")
+            # In a container, or once it was replaced, the path leads to another file, or to none.
+            if stat.S_ISREG(file.st_mode) and os.path.samestat(file, os.stat(path)):
                 return path
         except OSError:
             continue
