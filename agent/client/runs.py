@@ -207,7 +207,9 @@ def of_process(pid: int) -> Run:
     what = f"process {pid} ({clean(' '.join(words), 80)})"
     if row is not None and row.uid != os.geteuid():
         raise RunDirError(f"{what} belongs to another user (uid {row.uid}): `sudo -u '#{row.uid}' ddptop attach {pid}`")
-    raise RunDirError(f"{what} is of no training: no Python with torch is it, or is above it; `ddptop ps` lists all")
+    raise RunDirError(
+        f"{what} is of no training: no Python with torch, nor below one; ranks are seen once they have loaded torch"
+    )
 
 
 def of_this_job(among: Iterable[Run]) -> list[Run]:

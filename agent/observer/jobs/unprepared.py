@@ -71,6 +71,8 @@ class Unprepared:
             here = max(len(group.ranks), run.local_world or 1)
             if (group.world, here) != (run.world, run.local_world):
                 changes |= {"world": group.world, "local_world": min(here, group.world)}
+                # A process by itself may have become the launcher of others.
+                changes |= {"torchrun": group.launcher, "command": group.command} if group.launcher else {}
         by_descent = processes.find(msgspec.structs.replace(run, known=()), self._directory.members())
         below = {target.process for target in by_descent}
         self._seen = {each for each in self._seen | set(run.known) | below if each in below or is_alive(each)}
