@@ -173,6 +173,8 @@ def _by_stacks(
     beat = progress.beats.get(rank)
     told = None if beat is None or progress.silence_s(rank, now_ns) >= SHORT_S else beat.cpu_percent
     alone = told if last.cpu_percent is None else last.cpu_percent
+    if (seen_outside := progress.seen.get(rank)) is not None:
+        alone = max(alone or 0.0, seen_outside.busy_percent)
     # A heartbeat counts the data workers, too: a rank that waits for one that computes is not stuck.
     cpu = max(filter(None, (alone, told if where.does == place.LOADS else None)), default=alone)
     evidence = ("stacks" if last.by == "agent" else "stacks from outside", *(["CPU time"] if cpu is not None else []))

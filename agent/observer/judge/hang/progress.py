@@ -30,6 +30,8 @@ class Seen(NamedTuple):
     """Since when its main thread has not moved; None: it moves."""
     call: str = ""
     """The call in which it waits for others meanwhile; empty where it is in none."""
+    busy_percent: float = 0.0
+    """Percent of a core that its main thread had, or was ready to have: also where others take it."""
 
 
 class Progress:
@@ -113,7 +115,7 @@ class Progress:
         # As long as it is not known, a pause of some size is usual.
         every_s = standstill.UNSEEN_S / LOOKS if last is None else (message.at_ns - last.at_ns) / ONE
         self._every_s = min(max(0.0, every_s), standstill.LONGEST_S)
-        self.seen[message.rank] = Seen(message.at_ns, message.still_since_ns, call)
+        self.seen[message.rank] = Seen(message.at_ns, message.still_since_ns, call, 100 * (message.busy or 0.0))
         trains = message.shares.keys() & {"backward", "optimizer"}
         self.has_stepped |= message.still_since_ns is None and (bool(trains) or message.log_step is not None)
         present = [found for rank in self.present if (found := self.seen.get(rank)) is not None]

@@ -51,7 +51,8 @@ class Outside(Run):
         phase = "wait" if call else "forward" if stays else "backward"
         since = None if moves else self._still[rank][1]
         span_ns, still_at = int(WINDOW_S * ONE), f"train.py:1 f, in {call or 'x'}"
-        return Sampled(rank, self.now_ns, span_ns, 30, {phase: 1.0}, (), since, still_at, blocks=30)
+        busy = float(spot.status == "running")
+        return Sampled(rank, self.now_ns, span_ns, 30, {phase: 1.0}, (), since, still_at, blocks=30, busy=busy)
 
     def _beat(self, rank: int, spot: Spot) -> Beat:
         return Beat(rank, self.now_ns, "running", spot.activity, 0, None, 0, cpu_percent=spot.cpu)
@@ -82,6 +83,8 @@ LOADER = in_library("torch/utils/data/dataloader.py", "_try_get_data", 9, "draw"
 CULPRITS = {
     "sleep": (outside(in_user_code(31, source="time.sleep(3600)"), cpu=0.0), "not_entered", 31),
     "spin": (outside(LOOP, cpu=99.5, status="running", holds_gil=True), "spinning", 33),
+    # On a machine under load, where it is ready to run and seldom does.
+    "starved": (outside(LOOP, cpu=20.0, status="running", holds_gil=True), "spinning", 33),
     "lock": (outside(in_user_code(32, source="PyDLL(None).sleep(60)"), cpu=0.0, holds_gil=True), "lock_held", 32),
     "lock busy": (outside(NATIVE, cpu=99.5, status="running", holds_gil=True), "lock_held", 35),
     "stopped": (outside(in_user_code(34), cpu=0.0, status="stopped"), "stopped", 34),
