@@ -188,6 +188,9 @@ def completed(
     """
     found: dict[int, int] = {}
     for rank, member in members.items():
+        if not member.by_agent:
+            # Nobody has counted its steps.
+            continue
         # A sign of life comes once a second; a rank that ends by itself knows best.
         known = (
             recorded.get(rank),

@@ -354,3 +354,6 @@ def test_a_rank_that_was_killed_has_completed_the_step_that_the_others_have(comm
     beats = {rank: wire.Beat(rank, 1, "running", "", 40, 1, 40, communicated=communicated) for rank in range(3)}
     assert report.completed(members, {0: 61, 1: 57, 2: 58}, beats) == {0: 61, 1: step, 2: 60}
     assert report.completed(members, {}, {}) == {2: 60}
+    # Nobody counts the steps of ranks that nobody prepared: the 0 of their signs of life is none.
+    outside = {rank: msgspec.structs.replace(member, by_agent=False) for rank, member in members.items()}
+    assert report.completed(outside, {}, beats) == {}

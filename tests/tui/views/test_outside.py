@@ -113,8 +113,8 @@ def test_status_and_lines_say_the_same() -> None:
     assert re.fullmatch(
         r"by looks \(± 2\): forward (39|40)%, backward 26%, wait 20%, optimizer 6%, other 4%, data 4%", looks
     )
-    assert any(re.search(r"AT +PID", line) for line in lines)
-    assert any(re.search(r"1 +running +– +–.* 3% .*38% at train.py:31 slow", line) for line in lines)
+    assert any(re.search(r"AT +MEMORY +PID", line) for line in lines)
+    assert any(re.search(r"1 +running +– +– .* 3% .*38% at train.py:31 slow", line) for line in lines)
     told = plain.line(frame)
     assert told.startswith(f"steps not known  {looks}")
     assert SLOW.text in told

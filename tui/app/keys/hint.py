@@ -13,11 +13,12 @@ from typing import Final
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.host import state
-from ddptop.agent.wire.frames import ENDED
+from ddptop.agent.wire.frames import ENDED, OUTSIDE
 
 QUIET_S: Final = 30.0
 """Seconds of a run that is shown, and has no verdict, after which the help is pointed out."""
 WAITS: Final = "view.timeline"
+STACKS: Final = "run.stacks"
 HELP: Final = "app.help"
 """Ids of the actions that are pointed out."""
 _USED: Final = "hint-used"
@@ -45,6 +46,9 @@ class FirstHint:
         if self._used or not frame.run or frame.state in ENDED or frame.all_ended or frame.state == "starting":
             return ""
         self._since = frame.at if self._since is None else self._since
+        if frame.verdict is not None and frame.known_by == OUTSIDE:
+            # Who waits in which step is not known there.
+            return f"press {keys[STACKS]}: see where each rank stands"
         if frame.verdict is not None and frame.world > 1:
             return f"press {keys[WAITS]}: see who waits"
         if frame.verdict is not None or frame.at - self._since >= QUIET_S:
@@ -53,7 +57,7 @@ class FirstHint:
 
     def use(self, action: str) -> None:
         """Take note of an action, by its id: the hint is over once it is one of those that it names."""
-        if self._used or action not in (WAITS, HELP):
+        if self._used or action not in (WAITS, STACKS, HELP):
             return
         self._used = True
         # Where it cannot be kept, the hint comes again with the next dashboard, which does no harm.

@@ -114,18 +114,21 @@ def _columns(frame: Frame) -> list[_Column]:
     seen |= {phase for looks in frame.values("by_looks") if looks for phase in looks.shares}
     orders = {"data": 4, "copy": 8, "wait": 5, "forward": 7, "backward": 8, "optimizer": 11, "other": 14}
     phases = [_Column(phase, partial(_phase, phase), orders[phase]) for phase in PHASES if phase in seen]
+    latencies = [
+        _number("all_reduce", f"{collective(frame.collective)} p50 ms", 9),
+        _number("p99", "p99 ms", 13),
+    ]
+    is_outside = frame.known_by == OUTSIDE
     return [
         _Column("RANK", lambda rank: str(rank.rank), 0, left=True),
         *([_Column("HOST", lambda rank: rank.host or DASH, 1, left=True)] if frame.hosts.several else []),
         _Column("STATE", lambda rank: rank.state, 1, left=True),
         _Column("STEP", lambda rank: count(rank.step), 2),
         _Column("LOSS", lambda rank: loss(rank.loss, unsure=rank.is_loss_unsure).strip(), 6),
-        _number("step", "STEP ms", 3),
+        *([] if is_outside else [_number("step", "STEP ms", 3)]),
         *phases,
-        _number("all_reduce", f"{collective(frame.collective)} p50 ms", 9),
-        _number("p99", "p99 ms", 13),
+        *([_Column("AT", lambda rank: place_of_looks(rank.by_looks), 3, left=True)] if is_outside else latencies),
         _number("memory", "MEMORY", 10),
-        *([_Column("AT", lambda rank: place_of_looks(rank.by_looks), 3, left=True)] if outside(frame, "") else []),
         _Column("PID", lambda rank: str(rank.pid or DASH), 12),
     ]
 

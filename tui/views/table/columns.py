@@ -237,7 +237,7 @@ def _columns_for(column: Column, frame: Frame, *, grouped: bool) -> tuple[Column
         case "host" if frame.hosts.several:
             # Where there are several it matters more; under the line of its host a rank need not have it.
             return (replace(column, importance=2, usual=not grouped),)
-        case "step" | "step_ms" if frame.known_by == OUTSIDE and not frame.from_log:
+        case "step" | "step_ms" if frame.known_by == OUTSIDE and (column.key == "step_ms" or not frame.from_log):
             return (replace(column, importance=_UNKNOWN),)
         case key if key in LETTERS and frame.known_by == OUTSIDE:
             return (_share(column),)
