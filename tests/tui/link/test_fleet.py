@@ -9,19 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_in
+from support.screens.dashboards import INK
 from support.screens.frames import frame
 from support.values.watches import watched
 
+from ddptop.agent.client.sources import unprepared
 from ddptop.agent.client.start.checks import variables
 from ddptop.agent.client.start.request import Request, RequestError
 from ddptop.agent.client.watch import Watch
+from ddptop.agent.outside.groups import Group
+from ddptop.agent.outside.recorded import run_of
 from ddptop.agent.run import rundir
+from ddptop.agent.run.identity import identify
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.launch.launch import launch
 from ddptop.tui.link import runs
 from ddptop.tui.link.fleet import line_of
 from ddptop.tui.link.runs import Runs
 from ddptop.tui.link.source import Refused
+from ddptop.tui.views.runs import _narrow
 
 
 @pytest.fixture
@@ -62,6 +69,20 @@ def test_live_runs_come_first_and_ended_ones_stay(fleet: Runs) -> None:
     assert listing.lines[0] == shown
     assert listing.lines[1].age_s == pytest.approx(5)
     assert listing.host.memory_total_bytes > listing.host.memory_bytes > 0
+
+
+def test_a_group_that_nobody_prepared_is_a_line(folder: Path, fleet: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is listed as that without a directory, is found again by its name, and is one line once it was met."""
+    process = identify(os.getpid())
+    assert process is not None
+    group = Group({0: process}, {0: 0}, 1, None, (), "train.py", ())
+    monkeypatch.setattr(unprepared, "found", lambda: [group])
+    (line,) = fleet.listing(None).lines
+    assert (line.run, line.run_id, line.state, line.unmet) == (group.name, group.run_id, "running", True)
+    assert "unprepared" in "".join(segment.text for row in _narrow(line, 80, INK) for segment in row)
+    assert not (folder / group.name).exists()
+    rundir.create(replace_in(run_of(group), state="finished", ended_at_ns=1))
+    assert [(each.run, each.unmet) for each in fleet.listing(None).lines] == [(group.name, False)]
 
 
 def test_a_look_is_bounded(folder: Path) -> None:
