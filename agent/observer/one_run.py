@@ -376,6 +376,8 @@ class Observer:
 
     def _note_exits(self) -> None:
         dead = self._exits.read()
+        if dead and self._unprepared is not None:
+            unprepared.record_ends(self._directory, self._exits.at_ns, self._exits.status)
         members = self._directory.members() if self._ends.have_records_changed() or dead else {}
         for rank, member in members.items():
             if member.generation == self._generation and rank in self._members:

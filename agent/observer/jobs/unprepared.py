@@ -6,23 +6,29 @@ They are found among the processes, by their launcher and by themselves; see `ag
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from ddptop.agent.end import processes
+from ddptop.agent.end import processes, traces
 from ddptop.agent.observer.inspection import dumps
 from ddptop.agent.outside import groups, recorded, rights
 from ddptop.agent.outside.processes import Processes, version_of
+from ddptop.agent.run.files import tail
 from ddptop.agent.run.identity import Process, is_alive
-from ddptop.agent.run.rundir import Member, Run, RunDir
+from ddptop.agent.run.rundir import Ended, Member, Run, RunDir
 
 _LOOK_S: Final = 1.0
 """Seconds between two looks while ranks are missing."""
 _LOOK_COMPLETE_S: Final = 5.0
 """The same while all are there: only what they start is new then."""
 
+_OUTPUT_BYTES: Final = 256 << 10
+"""Bytes at the end of an output in which an exception is looked for: libraries print much after it."""
+_LONGEST: Final = 2000
+"""Characters of an exception that are recorded."""
 _JOINABLE: Final = (3, 14)
 """The version of Python from which on an agent can come into a process that runs."""
 
@@ -46,6 +52,36 @@ def unseen(members: Iterable[Member]) -> str:
         return dumps.MISSING
     problems = (rights.may_look(member.process, program) for member in members)
     return next((f"no stacks from outside: {problem}" for problem in problems if problem), "")
+
+
+def record_ends(directory: RunDir, at_ns: Mapping[int, int], status: Mapping[int, int]) -> None:
+    """Record the ends of ranks as their agents would: the exit code, and the exception that their output ends with.
+
+    Of one that was ended by a signal an agent says nothing, either.
+
+    Args:
+        directory: of the run.
+        at_ns: by rank, when its process ended.
+        status: by rank, its exit code, negative for a signal; of those of which it is known.
+    """
+    members = [member for member in directory.reported() if not member.by_agent]
+    shared = Counter(member.log for member in members)
+    for member in members:
+        code = status.get(member.rank, -1)
+        if member.rank not in at_ns or member.ended is not None or code < 0:
+            continue
+        trace = _traceback(directory, member, shared=shared[member.log] > 1) if code else ""
+        error = trace.splitlines()[-1][:_LONGEST] if trace else None
+        ended = Ended(at_ns[member.rank], code, error, trace or None)
+        directory.write_member(msgspec.structs.replace(member, ended=ended))
+
+
+def _traceback(directory: RunDir, member: Member, *, shared: bool) -> str:
+    """Return the traceback with which the output of a rank ends; in a file of several torch marks the lines of each."""
+    text = tail.end(directory.output(member.rank), _OUTPUT_BYTES, member.log_begin) if member.log else ""
+    mark = f"[rank{member.rank}]: "
+    own = [line.removeprefix(mark) for line in text.splitlines() if line.startswith(mark)]
+    return traces.printed("\n".join(own) if own else "" if shared else text)
 
 
 class Unprepared:

@@ -1,0 +1,66 @@
+"""The ends of ranks that nobody prepared, as their observer records them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ddptop.agent.end import cause
+from ddptop.agent.observer.jobs.unprepared import record_ends
+from ddptop.agent.run.ends import Death
+from ddptop.agent.run.identity import Process
+from ddptop.agent.run.rundir import Member, RunDir
+
+OUTPUT = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/home/me/train.py", line 5, in <module>
+[rank1]:     raise ValueError("bad lr")
+[rank1]: ValueError: bad lr
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/me/train.py", line 6, in <module>
+[rank0]:     dist.all_reduce(t)
+[rank0]: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [::1]:1
+E1128 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 11) of binary: py
+"""
+
+
+@pytest.fixture
+def job(new_run: Callable[..., RunDir], tmp_path: Path) -> RunDir:
+    """Two ranks whose output goes to one file, in which an earlier job has left an error."""
+    log = tmp_path / "out.log"
+    log.write_text(earlier := "[rank0]: Traceback (most recent call last):\n[rank0]: KeyError: 'of yesterday'\n")
+    directory = new_run(launched=False, outside=True)
+    for rank in (0, 1):
+        process = Process(10 + rank, 1.0)
+        member = Member(
+            rank, rank, 2, process, "host", 0, "", "", str(log), log_begin=len(earlier), by_agent=False
+        )  # fmt: skip
+        directory.write_member(member)
+    log.write_text(earlier + OUTPUT)
+    return directory
+
+
+def test_the_exception_of_each_rank_is_its_own(job: RunDir) -> None:
+    """Of an output that several ranks share, each has its own traceback, and the first cause is the one that failed."""
+    status = {0: 1, 1: 1}
+    record_ends(job, {0: 2_000, 1: 2_000}, status)
+    members = job.members()
+    errors = {rank: member.ended.error for rank, member in members.items() if member.ended is not None}
+    assert errors[1] == "ValueError: bad lr"
+    assert errors[0] is not None
+    assert errors[0].startswith("RuntimeError: [/pytorch/")
+    deaths = {rank: Death(rank, 2_000, code, None, "") for rank, code in status.items()}
+    found = cause.judge(2, members, None, directory=job, deaths=deaths)
+    assert (found.state, found.rank, found.cause) == ("failed", 1, "rank 1: ValueError: bad lr")
+
+
+def test_what_is_not_known_is_not_said(job: RunDir) -> None:
+    """A signal, or an end without a status, is no word of the rank; an end in order has no exception."""
+    record_ends(job, {0: 2_000, 1: 2_000}, {0: -9})
+    assert [member.ended for member in job.members().values()] == [None, None]
+    record_ends(job, {0: 2_000}, {0: 0, 1: 1})
+    first, second = job.members().values()
+    assert first.ended is not None
+    assert (first.ended.exit_code, first.ended.error, second.ended) == (0, None, None)
