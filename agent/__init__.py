@@ -5,19 +5,20 @@ Importing this package loads neither torch nor textual.  No call raises an `Exce
 arguments are: a value that cannot be used is left out and counted as a fault of the rank, which the
 screens show.
 
-__main__  the runner of a rank: the script and, beside it, the agent
-observer  beside the ranks, one process a run: starts them, relays, records, judges, ends
-rank      inside a rank: hooks, records, sockets
-client    whoever looks on at runs, or acts on them
-outside   training groups that nobody prepared
-end       the end of a run, and the processes that it leaves
-launcher  the start of runs
-record    what is kept of a run: its history over steps and time, its events and diagnoses
-control   the way to an observer, for whoever acts on a run
-run       what a run leaves on disk
-wire      the messages
-text      text of unknown origin, made fit for a terminal
-startup   how our processes start
+__main__   the runner of a rank: the script and, beside it, the agent
+onlookers  programs that tell others of runs
+observer   beside the ranks, one process a run: starts them, relays, records, judges, ends
+rank       inside a rank: hooks, records, sockets
+client     whoever looks on at runs, or acts on them
+outside    training groups that nobody prepared
+end        the end of a run, and the processes that it leaves
+launcher   the start of runs
+record     what is kept of a run: its history over steps and time, its events and diagnoses
+control    the way to an observer, for whoever acts on a run
+run        what a run leaves on disk
+wire       the messages
+text       text of unknown origin, made fit for a terminal
+startup    how our processes start
 
 Each imports only entries below it in this list; `observer`, `rank` and `client` do not import each other.
 """

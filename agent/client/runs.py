@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -51,6 +52,11 @@ class Run:
         """Its name."""
         return self.directory.name
 
+    @classmethod
+    def at(cls, path: Path) -> Run:
+        """Return the run in a directory."""
+        return cls(RunDir(path))
+
     def record(self) -> Record:
         """Return how it was launched, and its end; its state there is out of date where its observer has died."""
         return self.directory.read()
@@ -79,6 +85,10 @@ class Run:
     def prints_to_files(self) -> bool:
         """Say whether the output of its ranks, or of some of them, goes to files."""
         return self.record().launched or any(each.log is not None for each in self.directory.members().values())
+
+    def ranks_here(self) -> Collection[int]:
+        """Return the ranks on this host that have reported."""
+        return self.directory.members().keys()
 
     def hosts(self) -> Mapping[int, str]:
         """Return the name of the host of each rank that has reported."""

@@ -98,6 +98,7 @@ class Watch:
         *,
         onlooker: bool = False,
         looks_back: bool = False,
+        ranks: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Open a run.
@@ -107,6 +108,7 @@ class Watch:
             who: the actor, for the events of the run, where something is done with it.
             onlooker: change nothing about the run, not even the record of an end that nobody saw.
             looks_back: hold more of the history than a frame of now needs.
+            ranks: False: while it goes on its frames have no ranks, and cost its observer less.
             clock: bounds each `poll`.
 
         Raises:
@@ -114,6 +116,7 @@ class Watch:
         """
         self._clock = clock
         self._looks_back = looks_back
+        self._shows_ranks = ranks
         self._who = who
         self._onlooker = onlooker
         self._meet = survey.look if onlooker else takeover.meet
@@ -166,7 +169,9 @@ class Watch:
         self._refused = 0
         """Messages that could not be read of an observer that has gone."""
         if not self._has_ended:
-            self._observed = Subscription(directory, self._record.world, self.history, self._is_same, self._clock)
+            self._observed = Subscription(
+                directory, self._record.world, self.history, self._is_same, self._clock, ranks=self._shows_ranks
+            )
 
     def events(self) -> list[wire.Event | wire.Verdict]:
         """Return its events and verdicts, each where it was told; in any thread, as the next four."""
@@ -305,7 +310,7 @@ class Watch:
         observed = self._observed
         if observed is None or observed.run is None or not observed.is_whole:
             return None
-        return observed.run, [observed.ranks[rank] for rank in range(self._record.world)]
+        return observed.run, [observed.ranks[rank] for rank in range(self._record.world) if rank in observed.ranks]
 
     def _by_record(self) -> Frames:
         run = self._record if self._found is None else msgspec.structs.replace(self._record, state=self._found.state)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 MODULE: Final = "ddptop.agent.observer.observer"
 _AGAIN_S: Final = 3.0
 """Seconds between two attempts of any processes: the last observer may still be starting."""
-_DETACHER: Final = os.path.join(os.path.dirname(os.path.abspath(starter.__file__)), "detacher.py")
+DETACHER: Final = os.path.join(os.path.dirname(os.path.abspath(starter.__file__)), "detacher.py")
+"""The script that starts a module as no child of the caller."""
 _INTERPRETERS: Final = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "TMPDIR", "TZ")
 """The variables that a Python may need to start and to find its libraries; no others are passed on."""
 _IMPORTED: Final = ("ddptop", "msgspec", "psutil", "zmq")
@@ -69,7 +70,7 @@ def start(directory: RunDir) -> subprocess.Popen[bytes]:
         environment["PYTHONPATH"] = folders
     with open(marks.append(directory.observer_log), "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-S", _DETACHER, MODULE, str(path)],
+            [sys.executable, "-S", DETACHER, MODULE, str(path)],
             cwd=path,
             env={**environment, BASE_VARIABLE: str(path.parent)},
             stdin=subprocess.DEVNULL,

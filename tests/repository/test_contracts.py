@@ -150,10 +150,10 @@ def rooms_of_the_agent(path: Path) -> Iterator[str]:
         yield from (f"{name}..".split(".")[2] for name in names if f"{name}.".startswith("ddptop.agent."))
 
 
-def test_the_dashboard_knows_three_rooms_of_the_agent() -> None:
-    """Its client, the wire and text: whoever writes a program that looks on has all that the dashboard has."""
+def test_the_dashboard_knows_four_rooms_of_the_agent() -> None:
+    """Its client, the onlookers on that, the wire and text: who writes a program that looks on has all of these."""
     ours = [path for name, path in modules().items() if name.startswith("ddptop.tui")]
-    assert {room for path in ours for room in rooms_of_the_agent(path)} == {"client", "text", "wire"}
+    assert {room for path in ours for room in rooms_of_the_agent(path)} == {"client", "onlookers", "text", "wire"}
 
 
 def test_no_modules_import_each_other() -> None:

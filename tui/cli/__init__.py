@@ -5,6 +5,7 @@ verbs        the verbs, a module for each family
 view         a run as the dashboard or as lines
 output       the output of the verbs, as lines or JSON
 elsewhere    verbs that are carried out on other machines
+arguments    the command line as others see it
 parsing      the parser: help, and problems in one line
 completion   the completion of the command line in a shell
 

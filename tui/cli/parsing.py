@@ -182,6 +182,7 @@ FAMILIES: Final = {
     "kill": "control",
     "clean": "cleaning",
     "serve": "serving",
+    "notify": "onlookers",
     "help": "reference", "config": "reference", "completion": "reference",
 }  # fmt: skip
 """By verb, the module of its family; in the order of `--help`."""

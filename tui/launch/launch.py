@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ddptop.agent.client.runs import Run
 from ddptop.agent.client.start import checks, run
 from ddptop.agent.client.start.request import RESUME, Program, Request, RequestError
@@ -11,14 +13,16 @@ from ddptop.tui.launch import remembered
 from ddptop.tui.launch.target import target
 
 
-def launch(request: Request, tell: run.Tell = lambda line: None, *, belongs: bool = False) -> Run:
+def launch(
+    request: Request, tell: run.Tell = lambda line: None, *, belongs: bool = False, notify: Sequence[str] = ()
+) -> Run:
     """Start a run and return it; see `client.start.run.launch`.
 
     Raises:
         RequestError: the request cannot work.
         RunDirError: there is no place for the run, or its name is taken.
     """
-    launched = run.launch(request, checked(request), tell, belongs=belongs)
+    launched = run.launch(request, checked(request), tell, belongs=belongs, notify=notify)
     remembered.note_launch(request)
     return launched
 

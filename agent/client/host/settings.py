@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -78,6 +78,35 @@ class Remote(Struct, frozen=True, forbid_unknown_fields=True):
     ] = "ddptop"
 
 
+KINDS: Final = ("hang", "death", "nan", "slow", "memory", "end")
+"""What messages tell of."""
+
+
+class Notify(Struct, frozen=True, forbid_unknown_fields=True):
+    """Messages on runs that are launched from now on."""
+
+    to: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Where messages go, a list: https://HOST/PATH, exec:COMMAND, or what Apprise knows: ntfy://TOPIC."
+        ),
+    ] = ()
+    kinds: Annotated[
+        tuple[Literal["hang", "death", "nan", "slow", "memory", "end"], ...],
+        Meta(description=f"What they tell of, a list of {', '.join(KINDS)}."),
+    ] = KINDS
+    slow_s: Annotated[float, Meta(ge=0, le=86400, description="Seconds for which a rank has to be slow.")] = 300.0
+    heartbeat: Annotated[
+        str, Meta(description="An https:// address that is asked again and again while a run is seen to live.")
+    ] = ""
+    heartbeat_s: Annotated[float, Meta(ge=5, le=86400, description="Seconds between two of these.")] = 60.0
+
+    @property
+    def is_wanted(self) -> bool:
+        """True where anybody is to be told anything."""
+        return bool(self.to or self.heartbeat)
+
+
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that can be set."""
 
@@ -88,6 +117,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     outside: Outside = Outside()
     storage: Storage = Storage()
     remote: Remote = Remote()
+    notify: Notify = Notify()
     keys: Mapping[str, str | Mapping[str, str]] = {}
 
     @property
@@ -100,6 +130,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             else:
                 flat |= {f"{name}.{rest}": keys for rest, keys in value.items()}
         return flat
+
+
+_SECRET: Final = frozenset({("notify", "to"), ("notify", "heartbeat")})
+"""Settings that are not shown."""
 
 
 def load() -> Settings:
@@ -151,12 +185,16 @@ def as_toml(settings: Settings, keys: Iterable[tuple[str, str, str, str]]) -> It
         keys: id, key now, default key and meaning of every action.
     """
     default = Settings()
-    for section in ("look", "plain", "thresholds", "profile", "outside", "storage", "remote"):
+    for section in ("look", "plain", "thresholds", "profile", "outside", "storage", "remote", "notify"):
         now, usual = getattr(settings, section), getattr(default, section)
         yield f"[{section}]"
         for name, hint in get_type_hints(type(now), include_extras=True).items():
             yield f"# {hint.__metadata__[0].description}{_choices(hint)}"
-            yield _line(name, getattr(now, name), getattr(usual, name))
+            value = getattr(now, name)
+            if (section, name) in _SECRET and value:
+                yield f"# {name} is set; it may hold secrets, and is not shown"
+            else:
+                yield _line(name, value, getattr(usual, name))
         yield ""
     yield "[keys]"
     yield '# By action; several keys are separated by commas, as in pause = "space,p".'
@@ -178,15 +216,17 @@ def _written(value: Any) -> str:
 def _allowed(section: str, name: str) -> tuple[str, ...]:
     """Return the texts that a setting may be; none where it is no choice among texts, or there is no such setting."""
     hints = get_type_hints(type(getattr(Settings(), section, None)), include_extras=True)
-    return getattr(getattr(hints.get(name), "__origin__", None), "__args__", ())
+    hint = getattr(hints.get(name.partition("[")[0]), "__origin__", None)
+    # One text, or a list of them.
+    found = [each for each in (hint, *get_args(hint)) if get_origin(each) is Literal]
+    return get_args(found[0]) if found else ()
 
 
 def _choices(hint: Any) -> str:
     """Return what a setting may be, where that is a list or a range."""
     if hint.__origin__ is bool:
         return " One of true, false."
-    allowed = getattr(hint.__origin__, "__args__", ())
-    if allowed and isinstance(allowed[0], str):
-        return f" One of {', '.join(allowed)}."
+    if get_origin(hint.__origin__) is Literal:
+        return f" One of {', '.join(get_args(hint.__origin__))}."
     meta = hint.__metadata__[0]
     return "" if meta.ge is None else f" From {meta.ge:,} to {meta.le:,}."

@@ -45,6 +45,8 @@ class Subscription:
         history: History | None,
         is_same: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        ranks: bool = True,
     ) -> None:
         """Connect to the observer of a run, who may come later: ZeroMQ connects as soon as it listens.
 
@@ -54,8 +56,10 @@ class Subscription:
             history: what views look back at, where somebody does; its first questions are sent with the connection.
             is_same: says whether the directory is still that of the run.
             clock: seconds, for what is due.
+            ranks: False: of the run alone, of which the observer then makes no frame of a rank.
         """
         self._world = world
+        self._shows_ranks = ranks
         self._history = history
         self._is_same = is_same
         self._clock = clock
@@ -99,7 +103,8 @@ class Subscription:
         assert self._context is not None
         # Of a large group the short rows of all ranks, and more of those in sight.
         ranks = wire.TOPIC_RANK + b"/" if self._world <= EACH_RECORD else wire.TOPIC_RANKS
-        self._sub = Listener(self._context, (ranks, wire.TOPIC_RUN), UNREAD)
+        topics = (ranks, wire.TOPIC_RUN) if self._shows_ranks else (wire.TOPIC_RUN,)
+        self._sub = Listener(self._context, topics, UNREAD)
         self._sub.connect(publications)
         # Another user's run is looked at, and asked nothing.
         with contextlib.suppress(Refused):
@@ -108,8 +113,8 @@ class Subscription:
 
     @property
     def is_whole(self) -> bool:
-        """True once a frame of the run and one of each rank have come."""
-        return self.run is not None and len(self.ranks) == self._world
+        """True once a frame of the run has come and, where they are shown, one of each rank."""
+        return self.run is not None and (not self._shows_ranks or len(self.ranks) == self._world)
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Say which ranks are looked at."""

@@ -6,14 +6,14 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from ddptop.agent.client.host import settings
 from ddptop.agent.client.runs import Record, Run, named, tidy
-from ddptop.agent.client.start import checks
+from ddptop.agent.client.start import checks, notifier
 from ddptop.agent.client.start import hosts as named_hosts
 from ddptop.agent.client.start.request import CHECKPOINTS, RESUME, Program, Request, RequestError
 from ddptop.agent.launcher import launcher, machine, observers
@@ -38,7 +38,14 @@ Tell = Callable[[str], None]
 """Takes a line on what was done besides."""
 
 
-def launch(request: Request, program: Program, tell: Tell = lambda line: None, *, belongs: bool = False) -> Run:
+def launch(
+    request: Request,
+    program: Program,
+    tell: Tell = lambda line: None,
+    *,
+    belongs: bool = False,
+    notify: Sequence[str] = (),
+) -> Run:
     """Start a run and return it, without waiting for its ranks; `tell` what was done besides.
 
     Where the request cannot work nothing is started, and nothing of the run is left behind.
@@ -48,6 +55,7 @@ def launch(request: Request, program: Program, tell: Tell = lambda line: None, *
         program: its program, found.
         tell: takes a line on what was removed to make room, or on what else was decided.
         belongs: the run ends with this process at the latest, the task of a scheduler; see `belongs_here`.
+        notify: addresses to which messages on the run go, besides those of the settings.
 
     Raises:
         RequestError: the request cannot work.
@@ -93,7 +101,7 @@ def launch(request: Request, program: Program, tell: Tell = lambda line: None, *
         node=None if several is None else several.rendezvous.node_rank,
         resumes=program.resumes,
     )
-    return begin(record, request.who, tell)
+    return begin(record, request.who, tell, notify=notify)
 
 
 def command(request: Request, program: Program) -> tuple[str, ...]:
@@ -129,7 +137,14 @@ def belongs_here() -> bool:
     return is_task(os.environ) or os.getpid() == 1
 
 
-def restart(ended: Run, *, resume: bool = False, who: str = "somebody", tell: Tell = lambda line: None) -> Run:
+def restart(
+    ended: Run,
+    *,
+    resume: bool = False,
+    who: str = "somebody",
+    tell: Tell = lambda line: None,
+    notify: Sequence[str] = (),
+) -> Run:
     """Start a run again with the settings of one that has ended; the old one and its history stay.
 
     The new run is called as the old one with a number behind it, counting up.
@@ -139,6 +154,7 @@ def restart(ended: Run, *, resume: bool = False, who: str = "somebody", tell: Te
         who: who asks, for the run's event list.
         resume: let the program go on from its checkpoint, where it is one of the catalogue's that can.
         tell: takes a line on other runs that were removed to make room.
+        notify: addresses to which messages on the new run go, besides those of the old one.
 
     Raises:
         RequestError: it has not ended, or cannot be repeated.
@@ -168,7 +184,7 @@ def restart(ended: Run, *, resume: bool = False, who: str = "somebody", tell: Te
         launched=True,
         owner=os.getuid(),
     )
-    return begin(record, who, tell, ended)
+    return begin(record, who, tell, ended, notify=(*notifier.targets(ended), *notify))
 
 
 def keeps_checkpoints(arguments: Iterable[str]) -> bool:
@@ -176,8 +192,10 @@ def keeps_checkpoints(arguments: Iterable[str]) -> bool:
     return any(argument.partition("=")[0] == CHECKPOINTS for argument in arguments)
 
 
-def begin(record: Record, who: str, tell: Tell, spared: Run | None = None) -> Run:
+def begin(record: Record, who: str, tell: Tell, spared: Run | None = None, *, notify: Sequence[str] = ()) -> Run:
     """Make the directory of a run and start its observer, which starts the ranks; `spared` is not removed for its room.
+
+    Where somebody is to be told of the run, its notifier is started besides.
 
     Raises:
         RequestError: the settings cannot be used, or no process can be started.
@@ -193,7 +211,13 @@ def begin(record: Record, who: str, tell: Tell, spared: Run | None = None) -> Ru
         with contextlib.suppress(rundir.RunDirError):
             rundir.discard(directory)
         raise RequestError(f"the observer could not be started: {problem}") from problem
-    return Run(directory)
+    run = Run(directory)
+    if notify or settings.load_or_default()[0].notify.is_wanted:
+        try:
+            notifier.start(run, notify)
+        except rundir.RunDirError as problem:
+            tell(str(problem))
+    return run
 
 
 def set_aside(name: str, tell: Tell) -> None:

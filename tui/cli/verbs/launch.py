@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ddptop.agent.client.start.request import Request
 from ddptop.tui.cli.parsing import complain
@@ -28,7 +28,12 @@ from ddptop.tui.cli.verbs.options import (
 from ddptop.tui.launch.options import OPTIONS, LaunchOption, whole
 
 if TYPE_CHECKING:
+    from ddptop.agent.client.host.settings import Settings
     from ddptop.tui.cli.parsing import Parser
+
+_NOTIFY: Final = "DDPTOP_NOTIFY"
+"""Environment variable with addresses, a line each, for the launch on each node of an allocation: a command line can be
+read by everybody."""
 
 
 def add(verbs: Verbs) -> None:
@@ -124,6 +129,13 @@ def _add_watching(verb: argparse.ArgumentParser) -> None:
         help="return once all ranks have made a step, printing the run's name; with exit code 1 where one has failed",
     )
     verb.add_argument("--no-wait", action="store_true", help="print the run's name and return at once")
+    verb.add_argument(
+        "--notify",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="send messages on the run there (`ddptop help notify`): https://HOST/..., exec:COMMAND; may be repeated",
+    )
     verb.add_argument("-v", "--verbose", action="store_true", help="say which ended runs were removed to make room")
     add_view(verb)
 
@@ -168,8 +180,10 @@ def _run(options: argparse.Namespace) -> int:
     # Before anything starts: what the dashboard could not work with is said now.
     settings = configured(options)
     request = requested(options, who("shell"))
+    notify = addresses(options.notify, settings)
     try:
         if options.slurm:
+            os.environ[_NOTIFY] = "\n".join(notify)
             return slurm.launch(options, request, settings)
         if options.nodes is not None or options.ntasks_per_node is not None:
             return complain("launch: --nodes and --ntasks-per-node need --slurm; else: --nnodes, --nproc-per-node", 2)
@@ -179,10 +193,29 @@ def _run(options: argparse.Namespace) -> int:
         watched = is_detached(options) or on_terminal(options) or sys.stdin.isatty()
         belongs = not watched and start.belongs_here()
         asked = slurm.after_requeue(request) if belongs else request
-        run = launch(asked, _tell if options.verbose else _be_quiet, belongs=belongs)
+        run = launch(asked, _tell if options.verbose else _be_quiet, belongs=belongs, notify=notify)
     except RequestError as problem:
         return complain(problem, 2)
     return show_launched(options, run, settings)
+
+
+def addresses(given: Sequence[str], settings: Settings) -> list[str]:
+    """Return where messages go besides what the settings say, and hide that where others can read the command line.
+
+    Raises:
+        TargetError: an address is none, given here or set.
+    """
+    inherited = os.environ.pop(_NOTIFY, "")
+    found = [*given, *filter(None, inherited.split("\n"))]
+    if found or settings.notify.is_wanted:
+        # Here, because it loads what talks to servers.
+        from ddptop.agent.onlookers.notify.targets import masked, target
+        from ddptop.tui.cli.arguments import conceal
+
+        conceal({url: masked(url) for url in found})
+        for url in filter(None, (*found, *settings.notify.to, settings.notify.heartbeat)):
+            target(url)
+    return found
 
 
 def _restart(options: argparse.Namespace) -> int:
@@ -191,9 +224,9 @@ def _restart(options: argparse.Namespace) -> int:
     from ddptop.agent.client.start.run import restart
 
     settings = configured(options)
-    tell = _tell if options.verbose else _be_quiet
+    tell, notify = _tell if options.verbose else _be_quiet, addresses(options.notify, settings)
     try:
-        run = restart(chosen(options.run), resume=options.resume, who=who("shell"), tell=tell)
+        run = restart(chosen(options.run), resume=options.resume, who=who("shell"), tell=tell, notify=notify)
     except RequestError as problem:
         return complain(problem, 1)
     print(f"ddptop: restarted as {run.name}", file=sys.stderr)

@@ -1,0 +1,113 @@
+"""The messages for one target, in order, until they are delivered, are too old, or too many wait.
+
+`turn` makes one attempt where one is due, by a clock that is given; `Courier` is the thread that calls it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from ddptop.agent.onlookers.notify.messages import Message
+from ddptop.agent.onlookers.notify.targets import Target, Undelivered
+
+MOST: Final = 100
+"""Messages that wait for one target at most; the oldest is lost first."""
+FIRST_S: Final = 1.0
+"""Seconds from an attempt that has failed to the next one; twice as many after each further one."""
+LONGEST_S: Final = 60.0
+OLDEST_S: Final = 6 * 3600.0
+"""A message that has waited for so long is lost."""
+
+
+class Delivery:
+    """The messages for one target."""
+
+    def __init__(self, target: Target, say: Callable[[str], None]) -> None:
+        """Have nothing to deliver; `say` takes a line where a target begins to fail, and where it is back."""
+        self._target = target
+        self._say = say
+        self._waiting: deque[tuple[float, Message]] = deque()
+        """Each with the moment from which on it waits."""
+        self._lost = 0
+        self._failures = 0
+        self._due = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def shown(self) -> str:
+        """The target without secrets."""
+        return self._target.shown
+
+    @property
+    def is_empty(self) -> bool:
+        """True where nothing waits."""
+        return not self._waiting
+
+    def put(self, message: Message, now: float) -> None:
+        """Have one more message delivered."""
+        with self._lock:
+            if len(self._waiting) >= MOST:
+                self._waiting.popleft()
+                self._lost += 1
+            self._waiting.append((now, message))
+
+    def turn(self, now: float) -> float | None:
+        """Make an attempt where one is due; return the seconds until the next, None where nothing waits."""
+        with self._lock:
+            while self._waiting and now - self._waiting[0][0] > OLDEST_S:
+                self._waiting.popleft()
+                self._lost += 1
+            if not self._waiting:
+                return None
+            if now < self._due:
+                return self._due - now
+            entry, lost = self._waiting[0], self._lost
+        try:
+            self._target.send(replace(entry[1], lost=lost) if lost else entry[1])
+        except Undelivered as problem:
+            self._failures += 1
+            pause_s = max(problem.after_s, min(LONGEST_S, FIRST_S * 2 ** min(self._failures - 1, 10)))
+            self._due = now + pause_s
+            if self._failures == 1:
+                self._say(f"not delivered, and tried again: {problem}")
+            return float(pause_s)
+        with self._lock:
+            self._lost -= lost
+            # Where too many wait it may be gone.
+            if self._waiting and self._waiting[0] is entry:
+                self._waiting.popleft()
+        if self._failures:
+            self._say(f"{self.shown} takes messages again")
+        self._failures, self._due = 0, 0.0
+        return 0.0 if self._waiting else None
+
+
+class Courier:
+    """The thread that delivers to one target: another one, which hangs, holds nothing up."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        """Begin."""
+        self.delivery = delivery
+        self._news = threading.Event()
+        threading.Thread(target=self._run, name="courier", daemon=True).start()
+
+    def put(self, message: Message) -> None:
+        """Have one more message delivered."""
+        self.delivery.put(message, time.monotonic())
+        self._news.set()
+
+    def _run(self) -> None:
+        while True:
+            # Before the look: what comes after it wakes this up.
+            self._news.clear()
+            pause_s = self.delivery.turn(time.monotonic())
+            if pause_s is None:
+                self._news.wait()
+            elif pause_s:
+                time.sleep(pause_s)

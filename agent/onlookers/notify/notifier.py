@@ -1,0 +1,206 @@
+"""The process that looks on at a run until its end, and sends messages on what it sees.
+
+    python …/starter.py ddptop.agent.onlookers.notify.notifier DIRECTORY
+
+It looks every few seconds and is not connected in between, so that the observer makes a frame for it now and then and
+no more. Where the observer has gone, its successor comes by the look itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from ddptop.agent.client import look
+from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.host import settings
+from ddptop.agent.client.host.settings import Notify
+from ddptop.agent.client.runs import Run, RunDirError
+from ddptop.agent.client.start import notifier as start
+from ddptop.agent.client.watch import Watch
+from ddptop.agent.onlookers.notify.conditions import Conditions, speaks
+from ddptop.agent.onlookers.notify.delivery import Courier, Delivery
+from ddptop.agent.onlookers.notify.messages import Message
+from ddptop.agent.onlookers.notify.targets import TargetError, target
+from ddptop.agent.text import clean_line
+from ddptop.agent.wire.frames import ENDED
+
+LOOK_S: Final = 5.0
+"""Seconds between two looks."""
+CLAIM_S: Final = 1.0
+"""Seconds after which the place of the notifier is taken by another one."""
+LAST_S: Final = 600.0
+"""Seconds after the end of the run for which messages are still tried."""
+
+
+def host() -> str:
+    """Return the name of this machine, as others reach it."""
+    return clean_line(socket.gethostname(), 64)
+
+
+class Notifier:
+    """Looks on at one run."""
+
+    def __init__(self, run: Run, chosen: Notify, say: Callable[[str], None]) -> None:
+        """Tell nobody anything yet.
+
+        Args:
+            run: the run.
+            chosen: the user's settings.
+            say: takes a line for the log.
+        """
+        self._run = run
+        self._run_id = run.record().run_id
+        self._chosen = chosen
+        self._say = say
+        self._conditions = Conditions(chosen.kinds, chosen.slow_s, host())
+        self._couriers: dict[str, Courier] = {}
+        self._refused: set[str] = set()
+        """Addresses that are none."""
+        self._heart = self._courier(chosen.heartbeat) if chosen.heartbeat else None
+        self._beat_due = 0.0
+
+    def _courier(self, url: str) -> Courier | None:
+        try:
+            return Courier(Delivery(target(url), self._say))
+        except TargetError as problem:
+            self._say(str(problem))
+            return None
+
+    def _know_targets(self) -> None:
+        """Take in the addresses of now."""
+        wanted = dict.fromkeys((*self._chosen.to, *start.targets(self._run)))
+        for url in [url for url in self._couriers if url not in wanted]:
+            del self._couriers[url]
+        for url in wanted:
+            if url not in self._couriers and url not in self._refused:
+                courier = self._courier(url)
+                if courier is None:
+                    self._refused.add(url)
+                else:
+                    self._couriers[url] = courier
+
+    def look(self) -> bool:
+        """Look at the run and send what is to be said; return False once there is nothing more to come."""
+        self._know_targets()
+        if not self._couriers and self._heart is None:
+            return False
+        try:
+            if self._run.record().run_id != self._run_id:
+                return False
+            with Watch(self._run, "notifier", ranks=False) as watch:
+                frame = look.heard([watch])[0]
+        except RunDirError:
+            # Removed, it has no more to say.
+            return False
+        now = time.time()
+        messages = [self._explained(each) for each in self._conditions.look(frame, now)]
+        if speaks(frame, self._run.ranks_here()):
+            self._send(messages)
+        is_over = frame.state in ENDED
+        if not is_over and frame.unobserved_s is None:
+            self._beat(frame, now)
+        return not is_over
+
+    def _send(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            for courier in self._couriers.values():
+                courier.put(message)
+
+    def _beat(self, frame: Frame, now: float) -> None:
+        if self._heart is None or time.monotonic() < self._beat_due:
+            return
+        self._beat_due = time.monotonic() + self._chosen.heartbeat_s
+        # One that waits says it as well.
+        if self._heart.delivery.is_empty:
+            steps = "" if frame.step is None else f", step {frame.step:,}"
+            self._heart.put(
+                Message(
+                    run=frame.run,
+                    program=frame.program,
+                    host=host(),
+                    kind="heartbeat",
+                    text=f"{frame.state}{steps}",
+                    id=f"{frame.run_id}/heartbeat",
+                    at=now,
+                    state=frame.state,
+                    step=frame.step,
+                )
+            )
+
+    def _explained(self, message: Message) -> Message:
+        """Return a message on a death with the kind of the failure and its line of code, as the report has them."""
+        if message.kind not in ("death", "end") or message.kind_of == "host":
+            return message
+        try:
+            report = self._run.report()
+        except (RunDirError, OSError):
+            return message
+        if not report.failed:
+            return message
+        where = "" if report.first is None else report.first.where
+        known = message.kind_of if report.kind is None else report.kind.name
+        return replace(message, kind_of=known, line=message.line or where)
+
+    def finish(self) -> None:
+        """Wait until all is delivered, for a bounded time."""
+        give_up = time.monotonic() + LAST_S
+        couriers = list(self._couriers.values())
+        while time.monotonic() < give_up and not all(each.delivery.is_empty for each in couriers):
+            time.sleep(0.1)
+        for each in couriers:
+            if not each.delivery.is_empty:
+                self._say(f"{each.delivery.shown}: the last messages could not be delivered")
+
+
+def trial(run: str = "no-run") -> Message:
+    """Return a message that says that messages arrive."""
+    return Message(
+        run=run, host=host(), kind="test", text="this is how ddptop tells that something is wrong with a run",
+        id=f"{run}/test", at=time.time(), attach=f"ddptop attach {host()}:RUN",
+    )  # fmt: skip
+
+
+def _say(line: str) -> None:
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", flush=True)
+
+
+def main(directory: str) -> None:
+    """Look on at the run in a directory until it is over."""
+    run = Run.at(Path(directory))
+    # Who only asks whether there is one holds the lock for a moment.
+    give_up = time.monotonic() + CLAIM_S
+    while start.lock(run) is None:
+        if time.monotonic() > give_up:
+            return
+        time.sleep(0.05)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        chosen = settings.load().notify
+    except settings.SettingsError as problem:
+        _say(str(problem))
+        chosen = Notify()
+    with contextlib.suppress(RunDirError):
+        notifier = Notifier(run, chosen, _say)
+        due = time.monotonic()
+        while notifier.look():
+            # Nothing is made up for where the machine slept.
+            due = max(due + LOOK_S, time.monotonic() + LOOK_S / 5)
+            time.sleep(due - time.monotonic())
+        notifier.finish()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+    # Threads that wait for a server that hangs are not waited for.
+    sys.stdout.flush()
+    os._exit(0)

@@ -1,0 +1,213 @@
+"""Where messages go, each by a URL: `http://` and `https://` take JSON, `exec:` starts a command, Apprise has the rest.
+
+A URL may be a secret: what is printed or written of it is its beginning.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import logging
+import os
+import re
+import shlex
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from abc import ABC, abstractmethod
+from importlib.util import find_spec
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from ddptop.agent.client.host.program import VERSION
+from ddptop.agent.onlookers.notify.messages import Message
+from ddptop.agent.text import MASK, Complaint, clean_line
+
+COMMAND: Final = "exec:"
+TIMEOUT_S: Final = 10.0
+"""Seconds that a server may take for each part of its answer."""
+COMMAND_S: Final = 30.0
+"""Seconds that a command may take."""
+_ANSWER: Final = 300
+"""Bytes that are read of an answer that is no success."""
+
+
+class TargetError(Complaint):
+    """A URL that no message can go to, and the remedy, in one line."""
+
+
+class Undelivered(Exception):
+    """A message was not taken; the text is one line without secrets."""
+
+    def __init__(self, text: str, after_s: float = 0.0) -> None:
+        super().__init__(clean_line(text))
+        self.after_s = after_s
+        """Seconds after which the target wants to be asked again."""
+
+
+class Target(ABC):
+    """Somewhere that messages go."""
+
+    def __init__(self, url: str) -> None:
+        self.shown = masked(url)
+        """Its URL without what may be a secret."""
+
+    @abstractmethod
+    def send(self, message: Message) -> None:
+        """Deliver a message.
+
+        Raises:
+            Undelivered: it was not taken.
+        """
+
+
+def masked(url: str) -> str:
+    """Return a URL with a mask in the place of all that may be a secret: `https://hooks.slack.com/***`."""
+    if url.startswith(COMMAND):
+        first, _, rest = url.strip().partition(" ")
+        return f"{first} {MASK}" if rest else first
+    scheme, colon, rest = url.partition("://")
+    if not colon or scheme.lower() not in ("http", "https"):
+        # Where other services have their secrets nobody knows but them.
+        return f"{scheme}://{MASK}" if colon else MASK
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    shown = f"{scheme}://{host.rpartition('@')[2]}"
+    return shown if rest.rstrip("/") == host and "@" not in host else f"{shown}/{MASK}"
+
+
+def target(url: str) -> Target:
+    """Return the target that a URL means.
+
+    Raises:
+        TargetError: it means none.
+    """
+    try:
+        if url.startswith(COMMAND):
+            return _Command(url)
+        scheme = urlsplit(url).scheme.lower()
+        if scheme in ("http", "https"):
+            return _Webhook(url)
+    except ValueError as problem:
+        raise TargetError(f"{masked(url)}: {problem}") from None
+    if "://" not in url:
+        raise TargetError(f"{masked(url)}: no URL; give https://…, exec:COMMAND, or a service as slack://…")
+    if find_spec("apprise") is None:
+        raise TargetError(f"{scheme}://… needs apprise: pip install 'ddptop[notify]'; or give an https:// webhook")
+    return _Service(url)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A message, and the secret in its URL, is for the server that was named, and for no other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class _Webhook(Target):
+    """A server that takes JSON by POST."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        parts = urlsplit(url)
+        if not parts.hostname:
+            raise ValueError("names no host")
+        # Reading it checks it.
+        port = "" if parts.port is None else f":{parts.port}"
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        self._url = urlunsplit((parts.scheme, host + port, parts.path or "/", parts.query, ""))
+        if re.search(r"[\x00-\x20\x7f]", self._url) or not self._url.isascii():
+            raise ValueError("has characters that no URL has; write them as %20")
+        self._headers = {"Content-Type": "application/json", "User-Agent": f"ddptop/{VERSION}"}
+        if parts.username is not None:
+            named = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+            self._headers["Authorization"] = f"Basic {base64.b64encode(named).decode()}"
+        self._opener = urllib.request.build_opener(_NoRedirects)
+
+    def send(self, message: Message) -> None:
+        request = urllib.request.Request(self._url, message.json, self._headers, method="POST")
+        try:
+            self._opener.open(request, timeout=TIMEOUT_S).close()
+        except urllib.error.HTTPError as answer:
+            with answer:
+                raise Undelivered(f"{self.shown}: {_said(answer)}", _after(answer)) from None
+        except urllib.error.URLError as problem:
+            raise Undelivered(f"{self.shown}: {problem.reason}") from None
+        except (OSError, http.client.HTTPException, ValueError) as problem:
+            raise Undelivered(f"{self.shown}: {type(problem).__name__}: {problem}") from None
+
+
+def _said(answer: urllib.error.HTTPError) -> str:
+    if 300 <= answer.code < 400:
+        there = masked(answer.headers.get("Location") or "elsewhere")
+        return f"is now at {there} ({answer.code}): messages are sent only to the address that is given"
+    said = b""
+    with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+        said = answer.read1(_ANSWER) if isinstance(answer.fp, http.client.HTTPResponse) else b""
+    return f"answers {answer.code} {answer.reason} {clean_line(said.decode(errors='replace'), 200)}".rstrip()
+
+
+def _after(answer: urllib.error.HTTPError) -> float:
+    wanted = (answer.headers.get("Retry-After") or "").strip()
+    return float(min(int(wanted), 600)) if wanted.isascii() and wanted.isdecimal() and len(wanted) < 9 else 0.0
+
+
+class _Command(Target):
+    """A command with each message as JSON on its standard input; it prints into the notifier's log."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._words = shlex.split(url.removeprefix(COMMAND))
+        if not self._words:
+            raise ValueError("names no command")
+
+    def send(self, message: Message) -> None:
+        try:
+            process = subprocess.Popen(self._words, stdin=subprocess.PIPE, start_new_session=True)
+        except (OSError, ValueError) as problem:
+            raise Undelivered(f"{self.shown}: {getattr(problem, 'strerror', None) or problem}") from None
+        try:
+            process.communicate(message.json, COMMAND_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise Undelivered(f"{self.shown}: not done after {COMMAND_S:g} s, and ended") from None
+        if process.returncode:
+            raise Undelivered(f"{self.shown}: exit code {process.returncode}")
+
+
+class _Service(Target):
+    """A service that Apprise knows: mail, ntfy, Slack, Teams and a hundred others."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        import apprise
+
+        # What it logs may have secrets; it is caught, and masked.
+        apprise.logger.setLevel(logging.CRITICAL)
+        found = apprise.Apprise.instantiate(url, suppress_exceptions=True)
+        if found is None:
+            raise TargetError(f"{self.shown}: Apprise knows no such URL; https://appriseit.com/services has them")
+        self._service = found
+        self._secrets = sorted({each for each in re.split(r"[/:@?&=,]", unquote(url)) if len(each) > 3}, key=len)[::-1]
+
+    def send(self, message: Message) -> None:
+        import apprise
+
+        capture: Any = apprise.LogCapture
+        with capture(level=logging.WARNING, fmt="%(message)s") as said:
+            try:
+                is_done = self._service.notify(
+                    title=message.title, body=message.body, body_format="text",
+                    notify_type="success" if message.resolved else "info" if message.kind == "test" else "warning",
+                )  # fmt: skip
+                reason = said.getvalue()
+            except Exception as problem:
+                # A hundred services, and what each of them raises.
+                is_done, reason = False, f"{type(problem).__name__}: {problem}"
+        if not is_done:
+            for each in self._secrets:
+                reason = reason.replace(each, MASK)
+            raise Undelivered(f"{self.shown}: {reason or 'not taken'}")
