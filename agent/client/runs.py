@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -116,6 +116,15 @@ class Run:
             until = record.ended_at_ns if verdict.until_at_ns is None else verdict.until_at_ns
             found.append(msgspec.structs.replace(verdict, until_at_ns=until))
         return sorted(found, key=_told_at_ns)
+
+    def steps(self, problems: list[str]) -> Iterator[wire.Steps]:
+        """Yield the steps of its ranks that are recorded one by one, oldest first, some at a time.
+
+        `problems` receives a line where something cannot be read.
+        """
+        from ddptop.agent.record import recording
+
+        yield from recording.stream_steps(self.directory.database, problems)
 
     def lacks(self) -> list[str]:
         """Return a line on each part of its recording that cannot be read, or is missing once it has ended."""

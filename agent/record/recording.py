@@ -29,6 +29,8 @@ NOTHING: Final = (0, -1)
 _OBSERVER: Final = -1
 _LOCK_S: Final = 5.0
 """Seconds that a reader waits for a file that another process holds, before it takes it for an empty one."""
+_AT_ONCE: Final = 256
+"""Messages with steps that are held at a time where all are read."""
 _MOST_EVENTS: Final = 100_000
 """Newest events that are read of one run."""
 MOST_VERDICTS: Final = 10_000
@@ -167,6 +169,49 @@ def read_inspections(database: Path) -> list[wire.Inspection]:
 def read_steps(database: Path, most: int = -1) -> Iterator[wire.Telemetry]:
     """Yield the newest messages with steps, at most `most` where that is not negative, oldest first."""
     yield from _messages(_rows(database, "SELECT payload FROM steps ORDER BY rowid DESC LIMIT ?", most)[::-1])
+
+
+def stream_steps(database: Path, problems: list[str]) -> Iterator[wire.Steps]:
+    """Yield all messages with steps, oldest first, of a file of any size, some at a time.
+
+    What is damaged is passed over, with a line in `problems`. The writer of a live run is not held up: no transaction
+    lasts longer than some rows.
+    """
+    done, single, skipped, reason = -1, 0, 0, ""
+    try:
+        with _reader(database) as connection:
+            (last,) = connection.execute("SELECT max(rowid) FROM steps").fetchone()
+            while last is not None and done < last:
+                query = "SELECT rowid, payload FROM steps WHERE rowid > ? AND rowid <= ? ORDER BY rowid LIMIT ?"
+                try:
+                    rows = connection.execute(query, (done, last, 1 if single else _AT_ONCE)).fetchall()
+                except DAMAGE as problem:
+                    if is_locked(problem):
+                        raise
+                    reason = str(problem)
+                    if single:
+                        # Pages behind the damaged one are found by larger numbers.
+                        skipped = 2 * skipped or 1
+                        done += skipped
+                    # Those before it are read one by one.
+                    single = _AT_ONCE
+                    continue
+                skipped, single = 0, max(0, single - 1)
+                if not rows:
+                    break
+                for row, payload in rows:
+                    done = row
+                    try:
+                        message = wire.read_telemetry(payload)
+                    except (wire.Unreadable, TypeError) as problem:
+                        reason = str(problem) or "a message is damaged"
+                        continue
+                    if isinstance(message, wire.Steps):
+                        yield message
+    except DAMAGE as problem:
+        reason = str(problem)
+    if reason:
+        problems.append(f"a part of the record cannot be read, and is left out: {reason}")
 
 
 def read_last_steps(database: Path, generation: int, most: int) -> Iterator[wire.Telemetry]:

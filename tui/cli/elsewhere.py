@@ -9,7 +9,7 @@ from typing import Final
 from ddptop.tui.cli.parsing import complain
 from ddptop.tui.remote import target
 
-LEFT_THERE: Final = frozenset({"serve", "restart", "clean", "notify"})
+LEFT_THERE: Final = frozenset({"serve", "restart", "clean", "notify", "export"})
 """Verbs that are of use only on the machine of the run."""
 
 

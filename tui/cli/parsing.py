@@ -182,7 +182,7 @@ FAMILIES: Final = {
     "kill": "control",
     "clean": "cleaning",
     "serve": "serving",
-    "notify": "onlookers",
+    "notify": "onlookers", "export": "onlookers",
     "help": "reference", "config": "reference", "completion": "reference",
 }  # fmt: skip
 """By verb, the module of its family; in the order of `--help`."""

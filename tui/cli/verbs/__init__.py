@@ -12,7 +12,7 @@ control    `pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum`, `kill`
 diagnosis  `profile`, `probe`, `memory`
 cleaning   `clean`
 serving    `serve`
-onlookers  `notify`
+onlookers  `notify`, `export`
 reference  `config`, `help`, `completion`
 options    options that several verbs share
 """
