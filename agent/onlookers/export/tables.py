@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -23,6 +22,8 @@ from ddptop.agent.wire.telemetry import PHASES
 
 TOGETHER: Final = 16_384
 """Rows that are written at once."""
+_BATCHES: Final = 16
+"""So many times as many rows are a group of a Parquet file."""
 
 
 class ExportError(Complaint):
@@ -85,7 +86,7 @@ _NUMBER: Final = ("number", "int64")
 Row = tuple[Any, ...]
 
 
-class Table(ABC):
+class Table:
     """A file that is written row by row, and has its name only once it is whole."""
 
     suffix = ""
@@ -94,9 +95,18 @@ class Table(ABC):
         """Begin the file."""
         self.file = folder / f"{name}.{self.suffix}"
         self.rows = 0
-        self._columns = columns
         self._waiting: list[Row] = []
         self._partial = folder / f".{self.file.name}.{os.getpid()}"
+        self._open(columns)
+
+    def _open(self, columns: Sequence[tuple[str, str]]) -> None:
+        raise NotImplementedError
+
+    def _write(self, rows: Sequence[Row]) -> None:
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        raise NotImplementedError
 
     def add(self, row: Row) -> None:
         """Add a row."""
@@ -105,14 +115,6 @@ class Table(ABC):
         if len(self._waiting) >= TOGETHER:
             self._write(self._waiting)
             self._waiting = []
-
-    @abstractmethod
-    def _write(self, rows: Sequence[Row]) -> None:
-        """Write some rows."""
-
-    @abstractmethod
-    def _close(self) -> None:
-        """Close the file."""
 
     def finish(self) -> None:
         """Write the rest, and give the file its name."""
@@ -132,8 +134,7 @@ class CsvTable(Table):
 
     suffix = "csv"
 
-    def __init__(self, folder: Path, name: str, columns: Sequence[tuple[str, str]]) -> None:
-        super().__init__(folder, name, columns)
+    def _open(self, columns: Sequence[tuple[str, str]]) -> None:
         self._text = self._partial.open("x", newline="", encoding="utf-8")
         self._writer = csv.writer(self._text)
         self._writer.writerow([name for name, _ in columns])
@@ -146,30 +147,35 @@ class CsvTable(Table):
 
 
 class ParquetTable(Table):
-    """Columns of Arrow."""
+    """Columns of Arrow, in few groups of rows: the file's index is held until its end."""
 
     suffix = "parquet"
 
-    def __init__(self, folder: Path, name: str, columns: Sequence[tuple[str, str]]) -> None:
+    def _open(self, columns: Sequence[tuple[str, str]]) -> None:
         import pyarrow
         import pyarrow.parquet
 
-        super().__init__(folder, name, columns)
-        fields = [(name, pyarrow.type_for_alias(kind)) for name, kind in columns]
-        self._schema = pyarrow.schema(fields)
+        self._schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in columns])
         self._writer = pyarrow.parquet.ParquetWriter(str(self._partial), self._schema, compression="zstd")
+        self._batches: list[pyarrow.RecordBatch] = []
 
     def _write(self, rows: Sequence[Row]) -> None:
         import pyarrow
 
-        if rows:
-            arrays = [
-                pyarrow.array(values, field.type)
-                for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)
-            ]
-            self._writer.write_batch(pyarrow.record_batch(arrays, schema=self._schema))
+        columns = zip(zip(*rows, strict=True), self._schema, strict=True) if rows else ()
+        if arrays := [pyarrow.array(values, field.type) for values, field in columns]:
+            self._batches.append(pyarrow.record_batch(arrays, schema=self._schema))
+        if len(self._batches) >= _BATCHES:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow
+
+        self._writer.write_table(pyarrow.Table.from_batches(self._batches, self._schema), _BATCHES * TOGETHER)
+        self._batches = []
 
     def _close(self) -> None:
+        self._flush()
         self._writer.close()
 
 

@@ -5,5 +5,6 @@ status      `ps` and `status`, also as JSON
 card        `status` of one run, for people
 logs        `ddptop logs`
 stacks      `ddptop stacks`, also as JSON
+html        `ddptop report --html`: a page for a browser
 pages       `ddptop help`: the pages of the manual
 """

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from ddptop.agent.text import clean
 from ddptop.tui.cli.parsing import complain
 from ddptop.tui.cli.verbs.options import PRINTED, Verbs, add_remote, add_run, add_verb, chosen, print_json
 
@@ -69,6 +70,7 @@ def add(verbs: Verbs) -> None:
         """
         ddptop report                         # the only live run, or the last one
         ddptop report resnet-7f --markdown    # for an issue tracker
+        ddptop report --html report.html      # with plots, for a browser
         """,
         PRINTED,
     )  # fmt: skip
@@ -76,6 +78,7 @@ def add(verbs: Verbs) -> None:
     form = report.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="as JSON: one object (see `ddptop help json`)")
     form.add_argument("--markdown", action="store_true", help="as Markdown, for an issue tracker")
+    form.add_argument("--html", metavar="FILE", help="as one page with plots and all events, for a browser")
     report.set_defaults(carry=_report)
 
     programs = add_verb(
@@ -221,11 +224,35 @@ def _events(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     from ddptop.tui.model.diagnosis import report
 
-    found = chosen(options.run, last=True).report()
+    run = chosen(options.run, last=True)
+    if options.html is not None:
+        return _page(run, options.html)
+    found = run.report()
     if options.json:
         print_json(report.as_json(found))
     else:
         print(report.markdown(found) if options.markdown else report.text(found))
+    return 0
+
+
+def _page(run: Run, name: str) -> int:
+    from pathlib import Path
+
+    from ddptop.agent.client.acting.actor import who
+
+    file = Path(name)
+    try:
+        from ddptop.tui.cli.output.html import page
+
+        for line in page.write(run, who("shell"), file):
+            print(f"ddptop: {line}", file=sys.stderr)
+    except ModuleNotFoundError as missing:
+        if missing.name != "jinja2":
+            raise
+        return complain("report: jinja2 is not installed; pip install 'ddptop[html]'", 2)
+    except OSError as problem:
+        return complain(f"{file}: {problem.strerror}", 2)
+    print(clean(str(file)))
     return 0
 
 

@@ -41,9 +41,11 @@ def served(shown: Sequence[Frame], token: str = "") -> Iterator[str]:
     with scrapes.Server(("127.0.0.1", 0), lambda: shown, token) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def read(address: str, **headers: str) -> str:
