@@ -24,6 +24,8 @@ MODULE: Final = "ddptop.agent.onlookers.notify.notifier"
 _FILE: Final = "notify.json"
 _START_S: Final = 20.0
 """Seconds that it may take to begin, on a busy machine."""
+_END_S: Final = 20.0
+"""Seconds that it may take after the end of the run, where nothing of ddptop is to be left after that."""
 
 
 class _Targets(msgspec.Struct, frozen=True):
@@ -76,6 +78,8 @@ def lock(run: Run) -> int | None:
 
 def is_live(run: Run) -> bool:
     """Say whether a notifier of the run lives."""
+    if not log(run).exists():
+        return False
     try:
         descriptor = lock(run)
     except OSError:
@@ -116,6 +120,13 @@ def start(run: Run, urls: Iterable[str] = ()) -> None:
             )
     except OSError as problem:
         raise RunDirError(f"run {run.name}: its notifier could not be started: {problem.strerror}") from problem
+
+
+def await_end(run: Run) -> None:
+    """Wait for some time until the notifier of a run has sent its last messages."""
+    give_up = time.monotonic() + _END_S
+    while is_live(run) and time.monotonic() < give_up:
+        time.sleep(0.1)
 
 
 def await_start(run: Run) -> bool:

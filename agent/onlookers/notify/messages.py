@@ -72,7 +72,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename={"kind_of": "cla
     def body(self) -> str:
         """The lines below the title."""
         who = [ranks_in_spans(self.ranks) if self.ranks else "", self.where and f"on {self.where}"]
-        what = " ".join(filter(None, who)), self.kind_of, self.line
+        what = " ".join(filter(None, who)), "" if self.kind_of == self.state else self.kind_of, self.line
         when = "ended" if self.kind == "end" else "since"
         began = "" if self.since is None else f"{when} {time.strftime('%H:%M:%S', time.localtime(self.since))}"
         step = "" if self.step is None else f"step {self.step:,}"

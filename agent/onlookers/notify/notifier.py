@@ -117,7 +117,8 @@ class Notifier:
                 courier.put(message)
 
     def _beat(self, frame: Frame, now: float) -> None:
-        if self._heart is None or time.monotonic() < self._beat_due:
+        # Looks come when they come: the nearest one is right.
+        if self._heart is None or time.monotonic() < self._beat_due - LOOK_S / 2:
             return
         self._beat_due = time.monotonic() + self._chosen.heartbeat_s
         # One that waits says it as well.

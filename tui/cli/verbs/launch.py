@@ -166,6 +166,7 @@ def requested(options: argparse.Namespace, who: str) -> Request:
 def _run(options: argparse.Namespace) -> int:
     from ddptop.agent.client.acting.actor import who
     from ddptop.agent.client.host.program import isolated
+    from ddptop.agent.client.start import notifier
     from ddptop.agent.client.start import run as start
     from ddptop.agent.client.start.request import RequestError
     from ddptop.trainers import CATALOGUE
@@ -196,7 +197,11 @@ def _run(options: argparse.Namespace) -> int:
         run = launch(asked, _tell if options.verbose else _be_quiet, belongs=belongs, notify=notify)
     except RequestError as problem:
         return complain(problem, 2)
-    return show_launched(options, run, settings)
+    code = show_launched(options, run, settings)
+    if belongs:
+        # A scheduler ends all that is left once this process has ended.
+        notifier.await_end(run)
+    return code
 
 
 def addresses(given: Sequence[str], settings: Settings) -> list[str]:

@@ -127,6 +127,21 @@ def test_a_launch_tells_of_its_end_and_hides_where(own_base: Path, tmp_path: Pat
     assert (refused.returncode, "has ended" in refused.stderr) == (2, True)
 
 
+def test_the_task_of_a_scheduler_waits_for_the_last_message(
+    own_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With it all ends that it has started; what is delivered by a command is there when it ends."""
+    for name in ("JOB_ID", "STEP_ID", "PROCID", "LOCALID", "NODEID"):
+        monkeypatch.setenv(f"SLURM_{name}", "0")
+    out = tmp_path / "out"
+    command = f"exec:tee {out}"
+    done = ddptop(
+        "launch", "--world", "1", "--start", "spawn", "--notify", command, str(write_script(tmp_path, "pass\n"))
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(out.read_text())["title"].endswith("has finished")
+
+
 def test_a_bad_address_starts_nothing(own_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given on the line or set; one line, exit code 2, and no run."""
     script = write_script(tmp_path, "pass\n")
