@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -63,11 +63,12 @@ class Notifier:
         self._chosen = chosen
         self._say = say
         self._conditions = Conditions(chosen.kinds, chosen.slow_s, host())
-        self._couriers: dict[str, Courier] = {}
-        self._refused: set[str] = set()
-        """Addresses that are none."""
+        self._couriers: dict[str, Courier | None] = {}
+        """By address; None where it is none."""
         self._heart = self._courier(chosen.heartbeat) if chosen.heartbeat else None
         self._beat_due = 0.0
+        self._failure = ""
+        """Why the last look that failed did."""
 
     def _courier(self, url: str) -> Courier | None:
         try:
@@ -76,23 +77,26 @@ class Notifier:
             self._say(str(problem))
             return None
 
-    def _know_targets(self) -> None:
-        """Take in the addresses of now."""
+    def _know_targets(self) -> list[Courier]:
+        """Return those who deliver to the addresses of now."""
         wanted = dict.fromkeys((*self._chosen.to, *start.targets(self._run)))
-        for url in [url for url in self._couriers if url not in wanted]:
-            del self._couriers[url]
-        for url in wanted:
-            if url not in self._couriers and url not in self._refused:
-                courier = self._courier(url)
-                if courier is None:
-                    self._refused.add(url)
-                else:
-                    self._couriers[url] = courier
+        self._couriers = {url: self._couriers[url] if url in self._couriers else self._courier(url) for url in wanted}
+        return [each for each in self._couriers.values() if each is not None]
+
+    def turn(self) -> bool:
+        """Look, whatever goes wrong with that: at night nobody would start it again; return False at the end."""
+        try:
+            return self.look()
+        except Exception as problem:
+            if str(problem) != self._failure:
+                self._failure = str(problem)
+                self._say(f"a look has failed, and is tried again: {type(problem).__name__}: {problem}")
+            return True
 
     def look(self) -> bool:
         """Look at the run and send what is to be said; return False once there is nothing more to come."""
-        self._know_targets()
-        if not self._couriers and self._heart is None:
+        couriers = self._know_targets()
+        if not couriers and self._heart is None:
             return False
         try:
             if self._run.record().run_id != self._run_id:
@@ -105,16 +109,13 @@ class Notifier:
         now = time.time()
         messages = [self._explained(each) for each in self._conditions.look(frame, now)]
         if speaks(frame, self._run.ranks_here()):
-            self._send(messages)
+            for message in messages:
+                for courier in couriers:
+                    courier.put(message)
         is_over = frame.state in ENDED
         if not is_over and frame.unobserved_s is None:
             self._beat(frame, now)
         return not is_over
-
-    def _send(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            for courier in self._couriers.values():
-                courier.put(message)
 
     def _beat(self, frame: Frame, now: float) -> None:
         # Looks come when they come: the nearest one is right.
@@ -124,19 +125,11 @@ class Notifier:
         # One that waits says it as well.
         if self._heart.delivery.is_empty:
             steps = "" if frame.step is None else f", step {frame.step:,}"
-            self._heart.put(
-                Message(
-                    run=frame.run,
-                    program=frame.program,
-                    host=host(),
-                    kind="heartbeat",
-                    text=f"{frame.state}{steps}",
-                    id=f"{frame.run_id}/heartbeat",
-                    at=now,
-                    state=frame.state,
-                    step=frame.step,
-                )
-            )
+            message = Message(
+                run=frame.run, program=frame.program, host=host(), kind="heartbeat", text=f"{frame.state}{steps}",
+                id=f"{frame.run_id}/heartbeat", at=now, state=frame.state, step=frame.step,
+            )  # fmt: skip
+            self._heart.put(message)
 
     def _explained(self, message: Message) -> Message:
         """Return a message on a death with the kind of the failure and its line of code, as the report has them."""
@@ -155,7 +148,7 @@ class Notifier:
     def finish(self) -> None:
         """Wait until all is delivered, for a bounded time."""
         give_up = time.monotonic() + LAST_S
-        couriers = list(self._couriers.values())
+        couriers = [each for each in self._couriers.values() if each is not None]
         while time.monotonic() < give_up and not all(each.delivery.is_empty for each in couriers):
             time.sleep(0.1)
         for each in couriers:
@@ -193,7 +186,7 @@ def main(directory: str) -> None:
     with contextlib.suppress(RunDirError):
         notifier = Notifier(run, chosen, _say)
         due = time.monotonic()
-        while notifier.look():
+        while notifier.turn():
             # Nothing is made up for where the machine slept.
             due = max(due + LOOK_S, time.monotonic() + LOOK_S / 5)
             time.sleep(due - time.monotonic())

@@ -92,7 +92,19 @@ def test_a_run_that_is_gone_or_another_is_left(own_base: Path, threads: ThreadPo
         notifier = Notifier(run, Notify(to=("exec:true",)), print)
         assert looked(notifier, observer, threads)
         observer.directory.update(run_id="another")
-        assert not notifier.look()
+        assert not notifier.turn()
+
+
+def test_a_look_that_fails_is_not_the_last_one(own_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said once, and tried again."""
+    record = rundir.Run("r", "r", "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, state="running")
+    said: list[str] = []
+    run = Run(rundir.create(record))
+    notifier = Notifier(run, Notify(to=("exec:true",)), said.append)
+    monkeypatch.setattr(Notifier, "look", lambda self: 1 / 0)
+    assert notifier.turn()
+    assert notifier.turn()
+    assert said == ["a look has failed, and is tried again: ZeroDivisionError: division by zero"]
 
 
 def test_a_launch_tells_of_its_end_and_hides_where(own_base: Path, tmp_path: Path) -> None:
