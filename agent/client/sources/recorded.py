@@ -24,8 +24,8 @@ Frames: TypeAlias = tuple[RunFrame, Sequence[RankFrame]]
 
 _OF_NOW: Final[Mapping[str, Any]] = {
     "eta_s": None, "samples_per_s": None, "tokens_per_s": None, "flops_per_s": None, "mfu": None,
-    "named_from_ms": None, "missing_steps": 0, "held_since": None, "outstanding": 0, "stands": False, "goes_on": "",
-    "ending": "", "ends_at": None, "awaits": "", "action": "", "waiting": "",
+    "named_from_ms": None, "named_from_share": None, "missing_steps": 0, "held_since": None, "outstanding": 0,
+    "stands": False, "goes_on": "", "ending": "", "ends_at": None, "awaits": "", "action": "", "waiting": "",
 }  # fmt: skip
 """Of a run that has ended, what only a live one has."""
 _OF_NOW_AT_A_RANK: Final[Mapping[str, Any]] = {

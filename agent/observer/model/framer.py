@@ -92,6 +92,7 @@ class Framer:
         stands = state in _STANDING or (state in _MOVING and _all_stand(models.values(), situation.at, step_ms))
         moving = state in _MOVING and not stands
         cause, cause_rank = store.cause
+        seen = self._seen(situation.at) if run.outside else {}
         return RunFrame(
             **{name: getattr(totals, name) for name in _OF_TOTALS},
             **(totals.rates if moving else {}),
@@ -119,7 +120,7 @@ class Framer:
             one_device=_only({beat.device for beat in beats}),
             events=tuple(changes.events),
             verdicts=changes.verdicts,
-            missing_steps=0 if state in ENDED else changes.missing_steps,
+            missing_steps=0 if state in ENDED or seen.get("known_by") == OUTSIDE else changes.missing_steps,
             named_from_ms=changes.named_from_ms(step_ms) if moving else None,
             logged=tuple(sorted({name for model in models.values() for name in model.metrics})),
             refused=store.refused + totals.refused + supervision.refused,
@@ -146,7 +147,7 @@ class Framer:
             on_hosts=tuple(self.hosts),
             unlinked=store.unlinked,
             unlinked_why=store.hosts.why,
-            **(self._seen(situation.at) if run.outside else {}),
+            **seen,
         )
 
     def _seen(self, now: float) -> dict[str, Any]:

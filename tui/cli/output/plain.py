@@ -243,7 +243,9 @@ def summary(frame: Frame) -> list[str]:
     took = None if frame.ended_at is None or frame.started_at is None else frame.ended_at - frame.started_at
     code = f", exit code {frame.exit_code}" if frame.exit_code is not None else ""
     lines = [f"{frame.run} {frame.state}{code}" + (f" after {duration(took).strip()}" if took is not None else "")]
-    if frame.step:
+    if seen := by_looks(frame):
+        lines.append(f"{progress(frame)}; {seen}")
+    elif frame.step:
         loss = "" if frame.loss is None else f", last loss {'~' * frame.is_loss_unsure}{significant(frame.loss)}"
         metrics = frame.ranks[0].metrics if frame.ranks else {}
         shown = "".join(f", {name} {significant(value)}" for name, value in metrics.items())

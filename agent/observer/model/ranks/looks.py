@@ -36,19 +36,23 @@ class RecentLooks:
         return self._stretches[-1] if self._stretches else None
 
     def summary(self, now: float) -> ByLooks | None:
-        """Return all of them together at a moment, in seconds since the epoch; None before the first look."""
-        looks, last = sum(each.looks for each in self._stretches), self.last
-        if last is None or not looks:
-            return ByLooks({}, {}, problem=last.problem) if last is not None and last.problem else None
+        """Return all of them together at a moment, in seconds since the epoch; None before the first look.
+
+        A process that is stopped is not looked at: what it did before says nothing of now.
+        """
+        stretches = [each for each in self._stretches if each.at_ns > now * 1e9 - WINDOW_NS]
+        looks = sum(each.looks for each in stretches)
+        if not looks:
+            return ByLooks({}, {}, problem=stretches[-1].problem) if stretches and stretches[-1].problem else None
         shares: defaultdict[str, float] = defaultdict(float)
         lines: defaultdict[tuple[str, str], float] = defaultdict(float)
-        for each in self._stretches:
+        for each in stretches:
             part = each.looks / looks
             for phase, share in each.shares.items():
                 shares[phase] += part * share
             for line in each.lines:
                 lines[line.where, line.phase] += part * line.share
-        blocks = sum(each.blocks for each in self._stretches)
+        blocks, last = sum(each.blocks for each in stretches), stretches[-1]
         (where, phase), most = max(lines.items(), key=lambda each: each[1], default=(("", ""), None))
         still = last.still_since_ns
         return ByLooks(
@@ -60,7 +64,7 @@ class RecentLooks:
             most,
             None if still is None else max(0.0, now - still / 1e9),
             last.still_at,
-            sum(each.cost_percent for each in self._stretches) / len(self._stretches),
+            sum(each.cost_percent for each in stretches) / len(stretches),
         )
 
 

@@ -219,10 +219,15 @@ def test_of_ranks_seen_from_outside_is_told_what_looks_show_and_nothing_else() -
     assert (run.step, run.total_steps, run.total_by, run.loss, run.from_log) == (120, 400, "its log", 2.5, True)
     assert [(each.step, each.from_log) for each in ranks] == [(120, True), (None, False)]
 
+    # Of a process that nobody has looked at for a while, what it did then says nothing of now.
+    store.apply(seen(1, 60.0, 0.4), 60.0)
+    store.advance(79.0)
+    assert [each.by_looks is None for each in drawn(framer)[1]] == [True, False]
+
     # An agent has joined them, and counts the steps from there.
     store.know_members({rank: Member(rank, rank, 2, process, "h", 0, "p", "c", None) for rank in (0, 1)})
     for rank in (0, 1):
-        hear(store, rank, 7, 50.0)
-    store.advance(50.0)
+        hear(store, rank, 7, 80.0)
+    store.advance(80.0)
     run, ranks = drawn(framer)
     assert (run.known_by, ranks[0].known_by, ranks[0].by_looks, run.step) == ("joined", "joined", None, 7)
