@@ -12,5 +12,6 @@ obedient    a launched run that does what it is asked to, and tells so
 quiet       a run whose observer and launcher are a process that sleeps
 scripts     training scripts of real runs
 light       a training by hand that loads less than DDP does
+unprepared  two ranks that nobody prepared
 sshd        another machine: a real sshd on the loopback
 """
