@@ -258,8 +258,9 @@ def _await_all(action: Action, token: str, members: Mapping[int, Member]) -> Tur
         if away := [rank for rank in left if rank not in found]:
             action.tell(f"waiting for {ranks_in_spans(away)}: in native code, no Python runs there")
             if action.waited_s > COMES_S:
+                known = f" ({action.hang})" if action.hang else ""
                 raise Refused(
-                    f"{ranks_in_spans(away)}: in native code for {COMES_S:.0f} s, where no Python runs; {_NONE}; "
+                    f"{ranks_in_spans(away)}: in native code for {COMES_S:.0f} s, where no Python runs{known}; {_NONE}; "
                     f"`ddptop stacks {run}` shows where"
                 )
         else:

@@ -170,7 +170,7 @@ class Profiling(OverSteps[_Profile]):
             self._give_way()
             return prepare(*args, **kwargs)
 
-        begins._prepare_trace = prepared
+        replace(begins, "_prepare_trace", prepared)
         self._gives_way = True
 
     def _give_way(self) -> None:
