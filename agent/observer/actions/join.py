@@ -260,8 +260,8 @@ def _await_all(action: Action, token: str, members: Mapping[int, Member]) -> Tur
             if action.waited_s > COMES_S:
                 known = f" ({action.hang})" if action.hang else ""
                 raise Refused(
-                    f"{ranks_in_spans(away)}: in native code for {COMES_S:.0f} s, where no Python runs{known}; {_NONE}; "
-                    f"`ddptop stacks {run}` shows where"
+                    f"{ranks_in_spans(away)}: in native code for {COMES_S:.0f} s, where no Python runs{known}; "
+                    f"{_NONE}; `ddptop stacks {run}` shows where"
                 )
         else:
             if coming := [rank for rank, each in found.items() if each.state == "came"]:

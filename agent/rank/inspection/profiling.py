@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from ddptop.agent.rank.ahead import Asked, OverSteps, Passed
 from ddptop.agent.rank.faults import Faults, describe
+from ddptop.agent.rank.hooks.around import replace
 from ddptop.agent.rank.records.meter import intervals_of
 from ddptop.agent.rank.records.stamps import Stamps, StepStamps
 from ddptop.agent.run.files import marks
