@@ -156,6 +156,8 @@ def leave(action: Action) -> Turns[str]:
             )
         action.tell(f"waiting for {ranks_in_spans(left)} to come to the end of a step")
         yield NAP_S
+        # Again: whoever has come a moment before may not have been reached.
+        ranks.tell(wire.Leave(0), left)
     return f"the agent has left {plural(len(asked), 'rank')}; nothing of it is left in the training"
 
 
@@ -346,7 +348,8 @@ def _hear(action: Action) -> Turns[None]:
     ranks, give_up = action.ranks, action.clock() + _HEARD_S
     while True:
         with contextlib.suppress(Refused):
-            if ranks.find() and len(ranks.beats()) == len(ranks.ranks):
+            # What they have said before they left last is known still.
+            if ranks.find() and len((yield from ranks.ask(wire.Inspect(0, stacks=False)))) == len(ranks.ranks):
                 return
         if action.clock() > give_up:
             raise Refused("the agent has joined all ranks, and not all are heard so far; `ddptop status` tells more")
