@@ -55,7 +55,8 @@ class Joining:
         self._boundaries: list[dict[str, int]] = []
         """The newest."""
         self._at: int | None = None
-        self._wrapped: list[weakref.ref[Any]] = []
+        self._wrapped: list[weakref.ref[Any]] | None = None
+        """Its modules of DDP and FSDP, None before it is known to train."""
         self.session: Session | None = None
         """The agent, once the rank has joined."""
         self._failed = ""
@@ -74,13 +75,14 @@ class Joining:
 
     def _take_part(self) -> None:
         torch: Any = sys.modules["torch"]
-        self._wrapped = [weakref.ref(each) for each in _wrapped(torch)]
         self._hooks = around.StepHooks(sys.modules["torch.optim.optimizer"])
         self._hooks.after = self._pass
         told, due = -1, 0.0
         while self.session is None and not self._failed:
             if not joins.is_wanted(self._directory.path, self._token):
                 return
+            if self._passed and self._wrapped is None:
+                self._wrapped = [weakref.ref(each) for each in _wrapped(torch)]
             if self._passed != told and time.monotonic() >= due:
                 told, due = self._passed, time.monotonic() + _TELL_S
                 self._answer("waits")
@@ -128,7 +130,7 @@ class Joining:
         assert self._hooks is not None
         self._hooks.clear()
         before = next(each for each in self._directory.reported() if each.rank == self._rank)
-        wrapped = [module for each in self._wrapped if (module := each()) is not None]
+        wrapped = [module for each in self._wrapped or () if (module := each()) is not None]
         return begin(self._directory, before, self._hooks, wrapped)
 
 
