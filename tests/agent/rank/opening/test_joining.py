@@ -31,7 +31,7 @@ class Job(Unprepared):
         """Start them."""
         super().__init__(folder, steps, by_hand=by_hand)
         self.context = zmq.Context()
-        self.ranks: list[int] = []
+        self.ranks = [0, 1]
 
     def are_at(self, step: int) -> bool:
         """Say whether both ranks have made so many steps since they have joined."""
@@ -55,18 +55,14 @@ class Job(Unprepared):
         for rank in self.ranks if ranks is None else ranks:
             self.send(rank, command)
 
-    def ask(self, command: wire.Command, ranks: list[int]) -> Turns[dict[int, wire.Reply]]:
+    def ask(self, command: wire.Command, ranks: list[int] | None = None) -> Turns[dict[int, wire.Reply]]:
         """See `Ranks`."""
         yield 0.0
-        return {rank: self.send(rank, command) for rank in ranks}
+        return {rank: self.send(rank, command) for rank in (self.ranks if ranks is None else ranks)}
 
     def find(self) -> bool:
         """See `Ranks`."""
         return True
-
-    def beats(self) -> list[int]:
-        """See `Ranks`."""
-        return self.ranks
 
     def do(self, act: Callable[[Action], Turns[str]]) -> str:
         """Have an action done."""
