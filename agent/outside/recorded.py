@@ -37,7 +37,8 @@ def run_of(group: Group) -> Run:
         command=group.command,
         torchrun=group.launcher,
         marks=dict(group.marks),
-        owner=os.stat(_PROC / str(first.pid)).st_uid,
+        # Those of others are not among the processes in which groups are found.
+        owner=os.geteuid(),
         local_world=len(group.ranks),
         nodes=group.nodes,
         node=group.node,
