@@ -18,11 +18,12 @@ from support.fakes.ranks import beat
 from support.harness import DDPTOP, ddptop, until, write_script
 
 from ddptop.agent import wire
-from ddptop.agent.client.host.settings import Notify
+from ddptop.agent.client.host.settings import Notify, Settings
 from ddptop.agent.client.runs import Run
 from ddptop.agent.client.start import notifier as start
 from ddptop.agent.onlookers.notify.notifier import Notifier
 from ddptop.agent.run import rundir
+from ddptop.tui.cli.verbs.launch import addresses
 
 S = 10**9
 
@@ -170,6 +171,13 @@ def test_a_bad_address_starts_nothing(own_base: Path, tmp_path: Path, monkeypatc
     assert "secret-path" not in shown.stdout
     settings.write_text('[notify]\nkinds = ["hangs"]\n')
     assert "is not one of hang, death" in ddptop("notify", "--test", "exec:true").stderr
+
+
+def test_the_launches_on_the_nodes_of_an_allocation_inherit_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a variable that no rank gets: the command line of `srun` can be read on every node."""
+    monkeypatch.setenv("DDPTOP_NOTIFY", "exec:true\nexec:false a b")
+    assert addresses(["exec:cat"], Settings()) == ["exec:cat", "exec:true", "exec:false a b"]
+    assert "DDPTOP_NOTIFY" not in os.environ
 
 
 def test_a_test_message_says_whether_it_was_taken() -> None:

@@ -143,31 +143,23 @@ def rendered(
 
 def _cards(frame: Frame, record: Record, numbers: Mapping[str, Columns]) -> list[Card]:
     began, ended = record.created_at_ns / 1e9, frame.ended_at or (frame.at if frame.state not in ENDED else None)
-    of = "" if frame.total_steps is None else f"of {frame.total_steps:,}"
-    cards = [Card("steps", "–" if frame.step is None else f"{frame.step:,}", of)]
-    if ended is not None:
-        cards.append(Card("time", span(max(0.0, ended - began)), f"from {clock(began)} on"))
-    if "step" in numbers:
-        usual = float(np.nanmedian(numbers["step"].mean)) if np.isfinite(numbers["step"].mean).any() else None
-        if usual is not None:
-            cards.append(Card("a step", in_ms(usual), "median of the ranks"))
-    if frame.samples_per_s is not None:
-        cards.append(Card("samples", f"{frame.samples_per_s:,.0f}", "a second"))
-    if frame.mfu is not None:
-        cards.append(Card("MFU", f"{100 * frame.mfu:.0f} %"))
-    if frame.loss is not None:
-        cards.append(Card("loss", f"{'~' if frame.is_loss_unsure else ''}{frame.loss:.4g}", "the last one"))
+    step = curves.mean_of(numbers["step"]) if "step" in numbers else np.array([np.nan])
     memory = [rank.memory_bytes for rank in frame.ranks if rank.memory_bytes is not None]
-    if memory:
-        cards.append(Card("memory", size(max(memory)), "of the fullest rank"))
     hosts = {rank.host for rank in frame.ranks if rank.host}
-    where = " · ".join(
-        filter(None, (plural(len(hosts), "host") if len(hosts) > 1 else "", frame.backend, frame.device))
+    several = plural(len(hosts), "host") if len(hosts) > 1 else ""
+    unsure = "~" if frame.is_loss_unsure else ""
+    cards = (
+        Card("steps", "–" if frame.step is None else f"{frame.step:,}", f"of {frame.total_steps or 0:,}"),
+        Card("time", "" if ended is None else span(max(0.0, ended - began)), f"from {clock(began)} on"),
+        Card("a step", in_ms(float(np.nanmedian(step))) if np.isfinite(step).any() else "", "median of the ranks"),
+        Card("samples", "" if frame.samples_per_s is None else f"{frame.samples_per_s:,.0f}", "a second"),
+        Card("MFU", "" if frame.mfu is None else f"{100 * frame.mfu:.0f} %", "of the peak"),
+        Card("loss", "" if frame.loss is None else f"{unsure}{frame.loss:.4g}", "the last one"),
+        Card("memory", size(max(memory)) if memory else "", "of the fullest rank"),
+        Card("ranks", f"{frame.world:,}", " · ".join(filter(None, (several, frame.backend, frame.device)))),
+        Card("restarts", f"{frame.generation:,}" if frame.generation else "", "of the group"),
     )
-    cards.append(Card("ranks", f"{frame.world:,}", where))
-    if frame.generation:
-        cards.append(Card("restarts", f"{frame.generation:,}"))
-    return cards
+    return [card._replace(note="") if card.note == "of 0" else card for card in cards if card.value]
 
 
 def _end(report: Report) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -188,7 +180,7 @@ def _end(report: Report) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
 def _story(happened: Sequence[wire.Event | wire.Verdict]) -> tuple[list[Told], int]:
     """Return what happened, oldest first, and how much of it is left out: what is no warning, the oldest first."""
     left_out = max(0, len(happened) - MOST_TOLD)
-    droppable = [index for index, each in enumerate(happened) if _level(each) == "info"]
+    droppable = [index for index, each in enumerate(happened) if each.level == "info"]
     dropped = {*droppable[:left_out], *range(max(0, left_out - len(droppable)))}
     told: list[Told] = []
     day = ""
@@ -199,27 +191,19 @@ def _story(happened: Sequence[wire.Event | wire.Verdict]) -> tuple[list[Told], i
         of_day = date(at).rpartition(" ")[0]
         shown = clock(at) if of_day == day else f"{of_day} {clock(at)}"
         day = of_day
-        if isinstance(each, wire.Event):
-            told.append(
-                Told(shown, each.level, each.text, f"by {each.who}" if each.who and each.who not in each.text else "")
-            )
-        else:
+        if isinstance(each, wire.Verdict):
             told.append(Told(shown, each.level, each.ageless, _about(each)))
+        else:
+            by = f"by {each.who}" if each.who and each.who not in each.text else ""
+            told.append(Told(shown, each.level, each.text, by))
     return told, len(dropped)
-
-
-def _level(each: wire.Event | wire.Verdict) -> str:
-    return each.level
 
 
 def _about(verdict: wire.Verdict) -> str:
     """Return what else is known of a verdict: its line of code, its cause, and how long it lasted."""
-    hang = verdict.hang
-    lines = (
-        [verdict.line, verdict.cause]
-        if hang is None
-        else [hang.where, hang.waiting and f"the others in {hang.waiting}"]
-    )
+    lines = [verdict.line, verdict.cause]
+    if (hang := verdict.hang) is not None:
+        lines += [hang.where, hang.waiting and f"the others in {hang.waiting}"]
     if verdict.until_at_ns is not None:
         lines.append(f"for {span((verdict.until_at_ns - verdict.since_at_ns) / 1e9)}")
     return " · ".join(line for line in lines if line and line not in verdict.ageless)
