@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from ddptop.agent.client import runs
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import Process, identify, is_alive
+from ddptop.agent.wire import Event
 
 PROGRAMS = Path(__file__).with_name("programs")
 TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
@@ -104,6 +106,44 @@ def test_it_is_found_and_ended(job: tuple[str, subprocess.Popen[str], Path]) -> 
     ended = run.ended()
     assert ended is not None
     assert ended.state == "killed"
+
+
+def test_a_restart_is_followed_and_orphans_are_ended(tmp_path: Path) -> None:
+    """The ranks of torchrun's next start are those of the run, and are ended with it also once torchrun is gone."""
+    log = tmp_path / "out.log"
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", rundir.BASE_VARIABLE: str(rundir.base())}
+    words = sys.executable, *TORCHRUN, "--max-restarts", "3", "plain.py"
+    with (
+        open(log, "w") as output,
+        started(*words, cwd=PROGRAMS, stdout=output, stderr=output, env=environment) as process,
+    ):
+        until(lambda: len(said(log)) == 2 and len(listed()) == 1, "both ranks")
+        run, first = runs.of_process(process.pid), said(log)
+        control = RunControl.of(run, "the test")
+        # Its observer is there once it has answered.
+        control.signal(signal.SIGCONT, None)
+        os.kill(first[1], signal.SIGKILL)
+        until(lambda: said(log).keys() == {0, 1} and not set(said(log).values()) & set(first.values()), "a restart")
+        until(lambda: pids(run) == said(log), "the new ranks in its record")
+        until(lambda: any(event.startswith("restart 1") for event in events(run)), "the event of the restart")
+        assert any("rank 1 was killed by SIGKILL" in event for event in events(run))
+        process.kill()
+        process.wait()
+        until(lambda: any("its ranks go on without it" in event for event in events(run)), "that torchrun is missed")
+        left = [member.process for member in run.directory.members().values()]
+        assert all(map(is_alive, left))
+        assert control.kill(5.0, None, lambda line: None).startswith("2 ranks")
+        assert not any(map(is_alive, left))
+
+
+def pids(run: runs.Run) -> dict[int, int]:
+    """Return the pid of each rank by the records of the run."""
+    return {rank: member.process.pid for rank, member in run.directory.members().items()}
+
+
+def events(run: runs.Run) -> list[str]:
+    """Return the texts of its events."""
+    return [each.text for each in run.happened() if isinstance(each, Event)]
 
 
 def status(process: Process) -> str:
