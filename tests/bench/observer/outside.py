@@ -1,7 +1,7 @@
 """Looks from outside against the agent's own records, what they cost, and what they show of a slow rank.
 
 `python tests/bench/observer/outside.py agree`: two ranks train under the agent, and are looked at from outside at the
-same time; prints the share of each phase by both. Target: within 10 points.
+same time; prints the share of each phase by both. Target: within 10 points. `--script "FILE ARGUMENT"`: of that.
 
 `... cost`: two plain ranks, looked at in turns of some seconds; prints the time of a step with looks, without, and
 without again (A/A), and the CPU that the looks took. Target: within the A/A, and at most 3 % of a core a rank.
@@ -15,15 +15,18 @@ import argparse
 import contextlib
 import itertools
 import os
+import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.kinds.by_looks import SlowByLooks
@@ -34,6 +37,7 @@ from ddptop.agent.run.records import Member, Run
 from ddptop.agent.run.rundir import RunDir
 
 PHASES = ("data", "forward", "backward", "optimizer", "wait", "other")
+WORKER = (os.path.abspath(__file__), "--train")
 SLOW = ("nothing", "data", "forward", "hook", "cpu", "optimizer")
 
 
@@ -42,17 +46,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("agree", "cost", "slow"))
     parser.add_argument("--seconds", type=float, default=60.0, help="of looks at each job")
+    parser.add_argument("--script", action="append", default=[], help="instead of the nets of this file; repeatable")
     parser.add_argument("--turns", type=int, default=6, help="of each kind, for the cost")
     options = parser.parse_args()
     if options.what == "agree":
-        jobs = (("conv", "nothing"), ("conv", "data"), ("linear", "nothing"), ("linear", "forward"))
-        worst = max(_agree(model, slow, options.seconds) for model, slow in jobs)
+        nets = (("conv", "nothing"), ("conv", "data"), ("linear", "nothing"), ("linear", "forward"))
+        jobs: list[Sequence[str]] = [shlex.split(script) for script in options.script]
+        jobs = jobs or [(*WORKER, *net) for net in nets]
+        worst = max(_agree(job, options.seconds) for job in jobs)
         print(f"furthest apart: {worst:.1f} points; target: 10")
     elif options.what == "cost":
         _cost(options.seconds, options.turns)
     else:
         for slow in SLOW:
-            with _job("conv", slow) as folder:
+            with _job((*WORKER, "conv", slow)) as folder:
                 shares, lines, verdict = _look(_members(folder), options.seconds)
             print(f"rank 1 is slow in: {slow}\n  {verdict}")
             for rank, found in sorted(shares.items()):
@@ -65,19 +72,19 @@ def _percents(shares: Mapping[str, float]) -> str:
 
 
 @contextlib.contextmanager
-def _job(model: str, slow: str, *, agent: bool = False) -> Iterator[Path]:
-    """Two ranks, past their first steps; in the folder are their pids and the times of their steps."""
+def _job(job: Sequence[str], *, agent: bool = False) -> Iterator[Path]:
+    """Two ranks, past their first steps; in the folder are their pids and the times of their steps, or their run."""
     with tempfile.TemporaryDirectory(prefix="dtl-", dir="/tmp") as name:
         os.chmod(name, 0o700)
         folder = Path(name)
         own = {"OUT": name, "DDPTOP_RUNTIME_DIR": name, "DDPTOP_RECORD_EVERY": "1", "OMP_NUM_THREADS": "1"}
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        worker = [*(("-m", "ddptop.agent") if agent else ()), os.path.abspath(__file__), "--train", model, slow]
-        with subprocess.Popen([*torchrun, *worker], env=dict(os.environ) | own, stderr=subprocess.DEVNULL) as process:
+        worker = [*(("-m", "ddptop.agent") if agent else ()), *job]
+        with subprocess.Popen(
+            [*torchrun, *worker], env=dict(os.environ) | own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
             try:
-                while len([*folder.glob("steps*")]) < 2 or any(
-                    not each.stat().st_size for each in folder.glob("steps*")
-                ):
+                while not (_has_steps(folder) if agent else len([*folder.glob("steps*")]) == 2):
                     if process.poll() is not None:
                         raise SystemExit("the job has ended")
                     time.sleep(0.2)
@@ -87,6 +94,15 @@ def _job(model: str, slow: str, *, agent: bool = False) -> Iterator[Path]:
                 process.terminate()
                 process.wait()
         time.sleep(2)
+
+
+def _has_steps(folder: Path) -> bool:
+    found = [RunDir(each.parent) for each in folder.glob("*/run.json")]
+    return any(isinstance(each, wire.Steps) and each.steps[-1].step > 5 for run in found for each in _steps(run))
+
+
+def _steps(run: RunDir) -> list[wire.Telemetry]:
+    return [*recording.read_steps(run.database)] if run.database.exists() else []
 
 
 def _members(folder: Path) -> list[Member]:
@@ -134,18 +150,19 @@ def _look(
     )
 
 
-def _agree(model: str, slow: str, seconds: float) -> float:
-    with _job(model, slow, agent=True) as folder:
+def _agree(job: Sequence[str], seconds: float) -> float:
+    with _job(job, agent=True) as folder:
+        run = next(RunDir(each.parent) for each in folder.glob("*/run.json"))
+        members = [msgspec.structs.replace(each, by_agent=False, log=None) for each in run.members().values()]
         began = time.time_ns()
-        shares, *_ = _look(_members(folder), seconds)
+        shares, *_ = _look(members, seconds)
         ended = time.time_ns()
         time.sleep(3)
-        directory = next(RunDir(each.parent) for each in folder.glob("*/run.json"))
         steps: defaultdict[int, list[wire.Step]] = defaultdict(list)
-        for message in recording.read_steps(directory.database):
+        for message in _steps(run):
             if isinstance(message, wire.Steps):
                 steps[message.rank] += [each for each in message.steps if began < each.end_at_ns <= ended]
-    print(f"{model}, rank 1 slow in: {slow}")
+    print(" ".join(job[-2:]))
     worst = 0.0
     for rank, found in sorted(shares.items()):
         wall = sum(each.wall_ns for each in steps[rank])
@@ -163,7 +180,7 @@ def _cost(seconds: float, turns: int) -> None:
     kinds = ("without", "looks", "without again")
     took: dict[str, list[float]] = {kind: [] for kind in kinds}
     costs: list[float] = []
-    with _job("conv", "nothing") as folder:
+    with _job((*WORKER, "conv", "nothing")) as folder:
         members = _members(folder)
         for turn in range(turns):
             for kind in kinds if turn % 2 else kinds[::-1]:
