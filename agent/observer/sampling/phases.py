@@ -23,6 +23,10 @@ _ENGINE: Final = "engine"
 _FADES: Final = 0.8
 """What a window counts for at the next one, in the estimate of what was idle: about five windows matter."""
 _ROUNDS: Final = 60
+_CROWDED: Final = 0.01
+"""Part of the time that a thread is late to wake up, from which on its host has no core to spare."""
+_PRIOR: Final = 30.0
+"""Looks for which it counts that looks come at any moment, as they do with a core to spare."""
 _REMEMBERED: Final = 8
 """Windows by which it is estimated how far looks depend on their neighbours."""
 MOST_FRAMES: Final = 300
@@ -258,26 +262,28 @@ class Thread:
             self._seen[place.phase] += number
         for stack, number in look.active.items():
             self._active[self._place(stack).phase] += number
-        idle = self._idle() if engine_waits else 0.0
+        found = times(self._seen, self._active, self._busy / self._weight, self._late / self._weight)
+        # Looks of a phase count as much as the phase takes time: see `times`.
+        worth = {each: (found[each].ran + found[each].idle) / number for each, number in self._seen.items() if number}
+        whole = sum(worth[place.phase] * number for place, number in places.items())
         phases: defaultdict[str, float] = defaultdict(float)
         lines: defaultdict[tuple[str, Frame], float] = defaultdict(float)
         for place, number in places.items():
-            parts = {"wait": idle, "backward": 1 - idle} if place.phase == _ENGINE else {place.phase: 1.0}
+            share = worth[place.phase] * number / whole if whole else number / total
+            parts = {place.phase: 1.0}
+            if place.phase == _ENGINE:
+                idle = found[_ENGINE].part if engine_waits else 0.0
+                parts = {"wait": idle, "backward": 1 - idle}
             for phase, part in parts.items():
-                phases[phase] += part * number / total
+                phases[phase] += part * share
                 if place.where is not None and part:
-                    lines[phase, place.where] += part * number / total
+                    lines[phase, place.where] += part * share
         self._windows.append(dict(phases))
         ordered = sorted(((phase, where, part) for (phase, where), part in lines.items()), key=lambda each: -each[2])
         only = next(iter(look.seen)) if len(look.seen) == 1 and total >= 10 else ""
         # One that waits for nearly all of each step is found nowhere else; its CPU time shows that it moves.
         is_still = only and not 0.005 < busy < 0.5 and not look.active.keys() - {only}
         return Shares(dict(phases), ordered, max(1, round(total / self._spread(total))), busy, only if is_still else "")
-
-    def _idle(self) -> float:
-        """Return the part of the time inside of torch's engine that was idle."""
-        busy, late = self._busy / self._weight, self._late / self._weight
-        return idle_parts(self._seen, self._active, busy, late).get(_ENGINE, 0.0)
 
     def _spread(self, looks: int) -> float:
         """Return how many times more the shares vary from window to window than independent looks would."""
@@ -293,34 +299,48 @@ class Thread:
         return max(1.0, found / expected) if expected else 1.0
 
 
-def idle_parts(
-    seen: Mapping[str, float], active: Mapping[str, float], busy: float, late: float = 0.0
-) -> dict[str, float]:
-    """Return of each phase the part of its time that was idle, by maximum likelihood (EM).
+class Time(NamedTuple):
+    """The parts of all time that a thread ran, and was idle, in one phase."""
+
+    ran: float
+    idle: float
+
+    @property
+    def part(self) -> float:
+        """The part of the phase that was idle."""
+        return _part(self.idle, self.ran)
+
+
+def times(seen: Mapping[str, float], active: Mapping[str, float], busy: float, late: float = 0.0) -> dict[str, Time]:
+    """Return the time in each phase, by maximum likelihood (EM).
+
+    Where all cores are in use, looks come rather when the thread is idle and has left one of them free: how much so is
+    estimated, too. With the time that it ran, which is known, few looks are enough.
 
     Args:
         seen: looks at the thread whatever it did.
         active: looks that found it running or ready to run.
-        busy: the part of all time that it ran or was kept from it; with it, few looks are enough.
+        busy: the part of all time that it ran or was kept from it.
         late: the part that it was idle, though ready to run.
     """
-    places = seen.keys() | active.keys()
-    runs = dict.fromkeys(places, busy / max(1, len(places)))
-    idles = dict.fromkeys(places, (1 - busy) / max(1, len(places)))
-    ready = min(1.0, late / (1 - busy)) if busy < 1 else 0.0
+    phases = seen.keys() | active.keys()
+    runs = dict.fromkeys(phases, busy / max(1, len(phases)))
+    idles = dict.fromkeys(phases, (1 - busy) / max(1, len(phases)))
+    ready, favor = min(1.0, late / (1 - busy)) if busy < 1 else 0.0, 1.0
     for _ in range(_ROUNDS):
-        ran = {
-            each: seen.get(each, 0.0) * _part(runs[each], idles[each])
-            + active.get(each, 0.0) * _part(runs[each], ready * idles[each])
-            for each in places
-        }
-        stood = {each: seen.get(each, 0.0) + active.get(each, 0.0) - ran[each] for each in places}
+        ran = {each: seen.get(each, 0.0) * _part(favor * runs[each], idles[each]) for each in phases}
+        also = {each: active.get(each, 0.0) * _part(runs[each], ready * idles[each]) for each in phases}
+        all_ran, all_seen = sum(ran.values()), sum(seen.values())
+        if late > _CROWDED and 0 < busy < 1:
+            favor = (all_ran / busy + _PRIOR) / ((all_seen - all_ran) / (1 - busy) + _PRIOR)
+        stood = {each: seen.get(each, 0.0) - ran[each] + active.get(each, 0.0) - also[each] for each in phases}
+        ran = {each: ran[each] + also[each] for each in phases}
         all_ran, all_stood = sum(ran.values()), sum(stood.values())
         if all_ran:
-            runs = {each: busy * ran[each] / all_ran for each in places}
+            runs = {each: busy * ran[each] / all_ran for each in phases}
         if all_stood:
-            idles = {each: (1 - busy) * stood[each] / all_stood for each in places}
-    return {each: _part(idles[each], runs[each]) for each in places}
+            idles = {each: (1 - busy) * stood[each] / all_stood for each in phases}
+    return {each: Time(runs[each], idles[each]) for each in phases}
 
 
 def _part(one: float, other: float) -> float:
