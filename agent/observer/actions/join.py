@@ -115,8 +115,8 @@ def _take_back(action: Action) -> Turns[None]:
         if action.clock() > give_up:
             said = f"{ranks_in_spans(joined)} joined alone, and came to no further step"
             raise Refused(f"{said}; `ddptop leave {action.directory.name}` when the run goes on")
-        action.ranks.ranks = joined
-        action.ranks.tell(wire.Leave(0))
+        if joined:
+            action.ranks.tell(wire.Leave(0), joined)
         yield NAP_S
 
 

@@ -5,6 +5,10 @@ Here the script of the ranks executes what Python 3.14 would execute in their ma
 
 from __future__ import annotations
 
+import os
+import secrets
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,14 +17,16 @@ from typing import Any
 
 import pytest
 import zmq
-from support.harness import until
+from support.harness import WAIT, started, until
 from support.processes.unprepared import Unprepared
 
 from ddptop.agent import wire
 from ddptop.agent.observer.actions import join as joining
 from ddptop.agent.observer.actions.action import Action, Turns
 from ddptop.agent.observer.actions.join import chosen_at
+from ddptop.agent.run import identity, rundir
 from ddptop.agent.run.files.joins import Answer
+from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.wire.vocabulary.refusals import Refused
 
 
@@ -51,9 +57,12 @@ class Job(Unprepared):
             return reply
 
     def tell(self, command: wire.Command, ranks: Any = None) -> None:
-        """See `Ranks`."""
+        """See `Ranks`; a rank that has left does not read it."""
         for rank in self.ranks if ranks is None else ranks:
-            self.send(rank, command)
+            with self.context.socket(zmq.DEALER) as telling:
+                telling.linger = 200
+                telling.connect(self.directory.address(rank, "cmd"))
+                telling.send(wire.encode(command))
 
     def ask(self, command: wire.Command, ranks: list[int] | None = None) -> Turns[dict[int, wire.Reply]]:
         """See `Ranks`."""
@@ -67,12 +76,16 @@ class Job(Unprepared):
     def do(self, act: Callable[[Action], Turns[str]]) -> str:
         """Have an action done."""
         here: Any = self
-        turns = act(Action(wire.Act(1, "join", "ada"), self.directory, here))
-        while True:
-            try:
-                time.sleep(next(turns))
-            except StopIteration as end:
-                return str(end.value)
+        return done(act(Action(wire.Act(1, "join", "ada"), self.directory, here)))
+
+
+def done(turns: Turns[str]) -> str:
+    """Go on with an action until it is done, and return what has come of it."""
+    while True:
+        try:
+            time.sleep(min(next(turns), 0.05))
+        except StopIteration as end:
+            return str(end.value)
 
 
 @pytest.fixture
@@ -136,3 +149,30 @@ def test_ranks_whose_calls_say_nothing_of_their_step_do_not_join() -> None:
     """A group that makes no calls has the same number at each boundary: any two of them would seem to be the same."""
     assert chosen_at({0: answer(1, 5, 5, 5), 1: answer(1, 5, 5, 5)}, [0, 1], 1) == {}
     assert chosen_at({0: answer(1, 5, 6, 7), 1: answer(1, 8, 9, 10)}, [0, 1], 1) == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "number", "said"),
+    [
+        ("PYTHON_DISABLE_REMOTE_DEBUG", signal.SIGCONT, "runs with PYTHON_DISABLE_REMOTE_DEBUG"),
+        ("DDPTOP_NONE", signal.SIGSTOP, "is stopped, by a signal or a debugger"),
+        pytest.param("DDPTOP_NONE", signal.SIGCONT, "joining takes 3.14 or newer; start the next one with",
+                     marks=pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python can be joined")),
+    ],
+)  # fmt: skip
+def test_one_rank_that_cannot_be_asked_keeps_all_from_joining(variable: str, number: int, said: str) -> None:
+    """The reason is one line with the rank; a process that somebody has stopped stays so, and no request is left."""
+    run = Run(f"kept-{secrets.token_hex(3)}", "id", "train.py", (), 1, None, None, 1, False, outside=True)
+    directory = rundir.create(run)
+    with started(sys.executable, "-c", WAIT, env={**os.environ, variable: "1"}) as process:
+        who = rundir.identify(process.pid)
+        assert who is not None
+        directory.write_member(Member(0, 0, 1, who, "host", 0, "", "", None, by_agent=False))
+        process.send_signal(number)
+        until(lambda: identity.is_stopped(who) == (number == signal.SIGSTOP), "it to be stopped")
+        here: Any = None
+        turns = joining.join(Action(wire.Act(1, "join", "ada"), directory, here))
+        with pytest.raises(Refused, match=f"^rank 0 .*{said}"):
+            done(turns)
+        assert identity.is_stopped(who) == (number == signal.SIGSTOP)
+        assert not (directory.path / "join").exists()
