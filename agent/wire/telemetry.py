@@ -446,7 +446,8 @@ class Sampled(Message, frozen=True, tag="sampled"):
     problem: Line = ""
     """The reason for which there are no looks, and the help for it, one line."""
     busy: Amount | None = None
-    """Part of the stretch in which the main thread ran on a CPU or was ready to. None: there are no looks."""
+    """Part of the stretch in which the main thread ran on a CPU, or was kept from it by others. None: there are no
+    looks."""
 
 
 def sampling_error(share: float, looks: int) -> float:

@@ -203,9 +203,13 @@ def waits_for_workers(stacks: Mapping[str, int]) -> bool:
     return sum(number for stack, number in stacks.items() if "_try_get_data (" in stack) > total / 10
 
 
-def waits_in(stack: str) -> str:
-    """Return the call in which a stack waits, by its innermost frames: `all_reduce`, `wait (threading.py)`."""
+def waits_in(stack: str, where: Frame | None) -> str:
+    """Return the call in which a stack waits, by its innermost frames: `all_reduce`, `wait (threading.py)`; empty
+    where it is none, but the user's own line `where`.
+    """
     frames = frames_of(stack)
+    if frames[:1] == [where]:
+        return ""
     for frame in frames[:6]:
         found = _phase_of(frame)
         if found == "wait":

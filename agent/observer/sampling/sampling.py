@@ -297,8 +297,8 @@ class Sampling:
     def _sampled(self, rank: _Rank, at_ns: int, span_ns: int, **looks: object) -> wire.Sampled:
         still_at = ""
         if rank.still:
-            place, call = phases.place_of(rank.still, rank.sources.is_library), phases.waits_in(rank.still)
-            where = "" if place.where is None else self._name(rank, place.where)
+            line = phases.place_of(rank.still, rank.sources.is_library).where
+            where, call = "" if line is None else self._name(rank, line), phases.waits_in(rank.still, line)
             still_at = ", in ".join(each for each in (where, call) if each)
         made = wire.Sampled(
             rank.member.rank,

@@ -258,8 +258,9 @@ def test_looks_count_less_where_phases_last_longer_than_a_window() -> None:
         (f"main (/u/train.py:30);{LOGGED};all_reduce (torch/distributed/distributed_c10d.py:3300)", "all_reduce"),
         (ENGINE, "backward"),
         ("main (/u/train.py:30);Thread.join (threading.py:1119)", "join (threading.py)"),
+        ("main (/u/train.py:30);fetch (/u/train.py:6)", ""),
     ],
 )
 def test_the_call_that_a_stack_waits_in_is_named(stack: str, call: str) -> None:
-    """By the collective, or by the innermost function."""
-    assert waits_in(stack) == call
+    """By the collective, or by the innermost function; a line of the user's is no call."""
+    assert waits_in(stack, place_of(stack, belongs_to_library).where) == call
