@@ -189,6 +189,10 @@ class Run(msgspec.Struct, frozen=True):
     environment; empty where they are known by descent alone."""
     known: tuple[Process, ...] = ()
     """Processes that were seen as those of such a job, so that one that has lost its parent is still found."""
+    commit: Label = ""
+    """The git commit of the folder of its script, or of its module's; empty where there is none, or it is not known."""
+    dirty: bool | None = None
+    """True where files of that folder differed from the commit at the launch; None where that is not known."""
 
     @property
     def spans_hosts(self) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 from ddptop.agent.client.host import settings
 from ddptop.agent.client.runs import Record, Run, named, tidy
-from ddptop.agent.client.start import checks, notifier
+from ddptop.agent.client.start import checks, notifier, source
 from ddptop.agent.client.start import hosts as named_hosts
 from ddptop.agent.client.start.request import CHECKPOINTS, RESUME, Program, Request, RequestError
 from ddptop.agent.launcher import launcher, machine, observers
@@ -202,6 +202,8 @@ def begin(record: Record, who: str, tell: Tell, spared: Run | None = None, *, no
         rundir.RunDirError: there is no place for the run, or its name is taken.
     """
     record = msgspec.structs.replace(_with_room(record, spared), launched_by=who)
+    commit, dirty = source.of(record.cwd, record.program)
+    record = msgspec.structs.replace(record, commit=commit, dirty=dirty)
     if record.removal:
         tell(record.removal)
     directory = rundir.create(record)
