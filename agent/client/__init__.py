@@ -9,6 +9,8 @@ sources       where its frames come from
 look          one look at some runs
 other_users   the runs of other users, for root
 history       the numbers of a run, by step and by time
+comparison    runs compared with each other, and with limits
+keeping       runs that are kept, and carried to other machines
 logs          the output of the ranks, line by line
 stacks        where the ranks stand
 diagnoses     the diagnoses that are kept with a run

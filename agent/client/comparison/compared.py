@@ -1,0 +1,405 @@
+"""Two runs, or a run and those before it, compared number by number and in one sentence. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ddptop.agent.client.comparison import facts
+from ddptop.agent.client.comparison.measured import Floats, Lost, Measured, lost, steady
+from ddptop.agent.client.comparison.statistics import (
+    LEAST,
+    Change,
+    Estimate,
+    Statistic,
+    change,
+    estimate,
+    middle,
+    p50,
+    p95,
+)
+from ddptop.agent.text import plural, ranks_in_spans
+from ddptop.agent.wire.vocabulary.refusals import Refused
+
+PHASES: Final = ("data", "forward", "backward", "optimizer", "wait", "other")
+"""Phases of a step that the history has."""
+MOST_HISTORY: Final = 10
+"""Runs before it that a run is compared with."""
+_WINDOW: Final = 0.05
+"""Part of a run over which its loss is taken: single losses differ more than two runs do."""
+_LEAST_WINDOW: Final = 5
+"""Columns of that at least."""
+_SURELY: Final = 1.3
+"""Times the interval of a single number by which a phase has to differ: any of them may do so by chance."""
+_LEAST_PART: Final = 0.01
+"""Part of a step by which a phase has to differ."""
+_AGREES: Final = 0.5
+"""Part of its change, as compared with the others together, that a phase has as compared with most of them."""
+_EXPLAIN: Final = frozenset(
+    {"hosts", "device", "backend", "torch", "python", "batch", "variables", "injected", "world"}
+)
+"""Circumstances that may change all phases alike, beside the load of the machine."""
+_MOST_OF: Final = 0.5
+"""Part of a difference that one rank's own time makes up where it is the cause."""
+_MOST_PHASES: Final = 2
+"""Phases that are named."""
+
+
+class Number(NamedTuple):
+    """One number of both runs."""
+
+    key: str
+    """Its name in JSON."""
+    label: str
+    unit: str
+    """`ms`, `bytes`, `%` of a number from 0 to 1, `/s`, `s`, or nothing."""
+    first: Estimate | None
+    second: Estimate | None
+    change: Change | None = None
+    """From the first to the second; None where there is no first one, or no interval."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that can be said of two runs beside each other."""
+
+    first: str
+    """Name of the run, or the runs in words."""
+    second: str
+    obstacle: str
+    """Why they cannot be compared; empty where they can."""
+    differs: Sequence[tuple[str, str, str]]
+    """What differs of their circumstances: its name, and the texts of both."""
+    left_out: Sequence[tuple[str, Sequence[str]]]
+    """By run, what is not in the numbers."""
+    steps: tuple[int, int]
+    """How many steps of each are."""
+    numbers: Sequence[Number]
+    outcome: str
+    """`slower`, `faster`, `same`, `unknown`, or `other` where they cannot be compared."""
+    verdict: str
+    """In one sentence."""
+
+    def number(self, key: str) -> Number | None:
+        """Return a number of that name."""
+        return next((each for each in self.numbers if each.key == key), None)
+
+
+class _Run:
+    """One run, and its usual steps."""
+
+    def __init__(self, run: Measured) -> None:
+        self.run, self.steady = run, steady(run)
+        self.world = run.world
+
+    @property
+    def count(self) -> int:
+        return int(self.steady.where.sum())
+
+    def series(self, name: str) -> Floats:
+        """Return a number of the usual steps, the mean over ranks, where it is known."""
+        found = self.run.of(name)[self.steady.where]
+        return found[np.isfinite(found)]
+
+    def by_rank(self, name: str) -> Floats:
+        """Return a number of the usual steps that all ranks know: (ranks, steps)."""
+        table = self.run.values.get(name)
+        if table is None:
+            return np.empty((self.world, 0))
+        found = table[:, self.steady.where]
+        return found[:, np.isfinite(found).all(axis=0)]
+
+    def estimate(self, name: str, statistic: Statistic, scale: float = 1.0) -> Estimate | None:
+        return _estimate(self.series(name) * scale, statistic)
+
+    def beside(self, phase: str, others: Sequence[str]) -> Estimate | None:
+        """Return the time of a phase as a part of others of the same step: what slows the machine slows both."""
+        mine, *rest = (self.run.of(name)[self.steady.where] for name in (phase, *others))
+        together = np.nansum(np.array(rest), axis=0)
+        where = np.isfinite(mine) & (together > 0)
+        return _estimate(mine[where] / together[where], middle)
+
+    def own(self) -> Estimate | None:
+        """Return the time of a step without waiting."""
+        own = self.run.of("step")[self.steady.where] - np.nan_to_num(self.run.of("wait")[self.steady.where])
+        return _estimate(own[np.isfinite(own)], middle)
+
+    def fullest(self) -> Estimate | None:
+        """Return the memory of the rank that has most; of the second half, once it has what it needs."""
+        table = self.by_rank("memory")
+        table = table[:, table.shape[1] // 2 :]
+        return _estimate(table[int(np.argmax(np.median(table, axis=1)))], p95) if table.shape[1] else None
+
+    def slowest(self) -> tuple[int, Estimate | None]:
+        """Return the rank with most time of its own in a step, and by how many ms that exceeds the others' median."""
+        step, waited = self.by_rank("step"), self.by_rank("wait")
+        if self.world < 2 or not step.shape[1] or step.shape != waited.shape:
+            return 0, None
+        own = step - waited
+        rank = int(np.argmax(np.median(own, axis=1)))
+        others = np.median(np.delete(own, rank, axis=0), axis=0)
+        return rank, _estimate(own[rank] - others, p50)
+
+    def loss(self, step: float) -> Estimate | None:
+        return _at(self.run, step)
+
+
+def _estimate(series: Floats, statistic: Statistic) -> Estimate | None:
+    return estimate(series, statistic) if len(series) > 1 else None
+
+
+def _at(run: Measured, step: float) -> Estimate | None:
+    """Return the loss around a step: over the last steps before it."""
+    if (curve := run.curves.get("loss")) is None or not len(before := np.flatnonzero(curve.steps <= step)):
+        return None
+    first = min(int(np.searchsorted(curve.steps, step * (1 - _WINDOW))), int(before[-1]) + 1 - _LEAST_WINDOW)
+    found = curve.mean[max(0, first) : int(before[-1]) + 1]
+    return _estimate(found[np.isfinite(found)], middle)
+
+
+def loss_at(run: Measured, step: int) -> Estimate | None:
+    """Return the loss of a run at a step; None where it has not come so far, or has no finite loss there."""
+    return _at(run, step) if run.newest >= step else None
+
+
+def compare(first: Measured, second: Measured, *, anyway: bool = False) -> Comparison:
+    """Compare two runs; where they cannot be compared nothing but that is said, unless `anyway`."""
+    obstacle = facts.obstacle(first.facts, second.facts)
+    differs = facts.differences(first.facts, second.facts)
+    if obstacle and not anyway:
+        verdict = f"cannot be compared: {obstacle}"
+        return Comparison(first.name, second.name, obstacle, differs, (), (0, 0), (), "other", verdict)
+    one, other = _Run(first), _Run(second)
+    outcome, verdict = _verdict(one, other, differs)
+    return Comparison(
+        first.name, second.name, obstacle, differs,
+        [(each.run.name, each.steady.left_out) for each in (one, other)],
+        (one.count, other.count), list(_numbers(one, other)), outcome, verdict,
+    )  # fmt: skip
+
+
+def verdict(first: Measured, second: Measured) -> tuple[str, str]:
+    """Return the outcome of a comparison, and its sentence, without the other numbers."""
+    return _verdict(_Run(first), _Run(second), facts.differences(first.facts, second.facts))
+
+
+def _changed(first: Estimate | None, second: Estimate | None, floor: float = 0.0) -> Change | None:
+    return None if first is None or second is None else change(first, second, floor)
+
+
+def _numbers(one: _Run, other: _Run) -> Iterable[Number]:
+    def number(key: str, label: str, unit: str, of: Callable[[_Run], Estimate | None], note: str = "") -> Number:
+        first, second = of(one), of(other)
+        return Number(key, label, unit, first, second, _changed(first, second), note)
+
+    yield number("step_p50_ms", "step p50", "ms", lambda run: run.estimate("step", p50))
+    yield number("step_p95_ms", "step p95", "ms", lambda run: run.estimate("step", p95))
+    for phase in PHASES:
+        yield number(f"{phase}_ms", phase, "ms", lambda run, phase=phase: run.estimate(phase, middle))  # type: ignore[misc]
+    yield number("collective_wait_ms", "collectives: wait", "ms", lambda run: _estimate(run.run.wait, middle))
+    yield number("transfer_ms", "collectives: transfer", "ms", lambda run: _estimate(run.run.transfer, middle))
+    yield number("samples_per_s", "samples", "/s", lambda run: run.estimate("samples", middle, run.world))
+    yield number("tokens_per_s", "tokens", "/s", lambda run: run.estimate("tokens", middle, run.world))
+    yield number("mfu", "MFU", "%", lambda run: run.estimate("mfu", middle))
+    yield number("memory_bytes", "memory, fullest rank", "bytes", _Run.fullest)
+    (rank, excess), (rank_, excess_) = one.slowest(), other.slowest()
+    if excess is not None or excess_ is not None:
+        which = f"rank {rank}" if rank == rank_ else f"rank {rank}, rank {rank_}"
+        yield Number("slowest_excess_ms", "slowest rank, excess", "ms", excess, excess_, None, which)
+    lost_one, lost_other = lost(one.run), lost(other.run)
+    for name in Lost.__dataclass_fields__:
+        first, second = (Estimate(getattr(each, name), 0.0, 1.0) for each in (lost_one, lost_other))
+        yield Number(f"lost_{name}_s", f"lost to {name}", "s", first, second)
+    yield from _losses(one, other)
+
+
+def _losses(one: _Run, other: _Run) -> Iterable[Number]:
+    ends = [curve.steps[-1] for each in (one, other) if (curve := each.run.curves.get("loss")) is not None]
+    if len(ends) < 2:
+        return
+    step = int(min(ends))
+    found = one.loss(step), other.loss(step)
+    yield Number("loss_at_step", f"loss at step {step:,}", "", *found, _changed(*found))
+    batches = one.run.batch, other.run.batch
+    if not all(batch > 0 for batch in batches):
+        return
+    sample = min(end * batch for end, batch in zip(ends, batches, strict=True))
+    found = one.loss(sample / batches[0]), other.loss(sample / batches[1])
+    yield Number("loss_at_sample", f"loss at sample {sample:,.0f}", "", *found, _changed(*found))
+
+
+class _Phase(NamedTuple):
+    """A phase that takes another time in the second run, beyond what all its other phases do."""
+
+    name: str
+    part: float
+    """Of the first run's step."""
+    within: float
+
+
+def _verdict(
+    one: _Run, other: _Run, differs: Sequence[tuple[str, str, str]], spread: Change | None = None
+) -> tuple[str, str]:
+    """Return the outcome, and the sentence: by the step as a whole, or by phases, each of which has less noise.
+
+    Args:
+        one: the first run, or the newest of several.
+        other: the second run.
+        differs: circumstances that differ.
+        spread: the change of the step against several runs, where there are some.
+    """
+    step = spread or _changed(one.estimate("step", p50), other.estimate("step", p50))
+    few = [f"{plural(each.count, 'step')} in {each.run.name}" for each in (one, other) if each.count < LEAST]
+    if few or step is None:
+        return "unknown", f"cannot tell: {', '.join(few) or 'no step times'}; {LEAST} usual ones are needed of each"
+    phases = _phases(one, other, 0.0 if spread is None else spread.within)
+    part, within = step
+    if not step.is_told:
+        part, within = sum(each.part for each in phases), math.hypot(*(each.within for each in phases))
+        if abs(part) <= within:
+            return "same", f"no difference that the noise allows (± {step.within * 100:.1f} %)"
+    outcome = "slower" if part > 0 else "faster"
+    named = [each.name for each in phases if each.part * part > 0]
+    where = f": {' and '.join(named)}, {_whose(one, other, named)}" if named else ": all phases alike"
+    if not named:
+        own = _changed(one.own(), other.own())
+        if own is None or not own.is_told or own.part * part < 0:
+            where = _straggler(one, other, part) or ": wait, all ranks"
+        elif not _EXPLAIN.intersection(name for name, _, _ in differs):
+            longer, machine = ("longer", "busier") if own.part > 0 else ("less", "calmer")
+            told = f"{abs(own.part) * 100:.1f} % ± {own.within * 100:.1f}"
+            return "unknown", f"cannot tell: all phases take {told} {longer} alike, as on a {machine} machine"
+    return outcome, (
+        f"{other.run.name} is {outcome} by {abs(part) * 100:.1f} % ± {within * 100:.1f}{where}{_since(differs)}"
+    )
+
+
+def _straggler(one: _Run, other: _Run, part: float) -> str:
+    """Return the rank for which all others wait longer, or no longer, and its phase; empty where there is none."""
+    tables = {
+        name: [np.median(run.by_rank(name), axis=1) for run in (one, other) if run.by_rank(name).shape[1]]
+        for name in ("step", *PHASES)
+    }
+    apart = {name: pair[1] - pair[0] for name, pair in tables.items() if len(pair) == 2 and one.world == other.world}
+    if one.world < 2 or not {"step", "wait"} <= apart.keys():
+        return ""
+    sign = math.copysign(1.0, part)
+    own = sign * (apart["step"] - apart["wait"])
+    rank = int(np.argmax(own))
+    if own[rank] < _MOST_OF * sign * float(np.median(apart["step"])):
+        return ""
+    own_phases = (name for name in apart if name not in ("step", "wait"))
+    phase = max(own_phases, key=lambda name: float(sign * apart[name][rank]), default="")
+    return f": {phase}, rank {rank}"
+
+
+def _phases(one: _Run, other: _Run, floor: float) -> list[_Phase]:
+    """Return the phases that take another time, the one that changes the step most first.
+
+    What changes all phases in the same ratio is the machine's pace, and no phase's.
+    """
+    step, took = one.estimate("step", p50), {name: one.estimate(name, middle) for name in PHASES}
+    theirs = {name: other.estimate(name, middle) for name in PHASES}
+    # The cause of a wait is a phase of another rank.
+    ratios = {
+        name: after.value / before.value
+        for name in PHASES
+        if name != "wait" and (before := took[name]) and (after := theirs[name]) and step and before.value > 0
+    }
+    found = list[_Phase]()
+    while step is not None and len(ratios) > 1 and len(found) < _MOST_PHASES:
+        # Beside one that takes longer all others seem shorter: the pace is that of most of them.
+        pace = float(
+            np.median(
+                [ratio for name, ratio in ratios.items() if _value(took[name]) > _LEAST_PART * step.value] or [1.0]
+            )
+        )
+        apart = {name: (ratio - pace) * _value(took[name]) / step.value for name, ratio in ratios.items()}
+        for name in sorted(apart, key=lambda name: -abs(apart[name])):
+            rest = [each for each in ratios if each != name]
+            beside = _changed(one.beside(name, rest), other.beside(name, rest))
+            if beside is None:
+                continue
+            part, within = (each * _value(took[name]) / step.value for each in beside)
+            is_told = abs(part) > max(_SURELY * within, _LEAST_PART, floor)
+            if is_told and apart[name] / part > _AGREES:
+                found.append(_Phase(name, part, _SURELY * within))
+                break
+        else:
+            break
+        del ratios[found[-1].name]
+    return sorted(found, key=lambda each: -abs(each.part))
+
+
+def _value(number: Estimate | None) -> float:
+    return 0.0 if number is None else number.value
+
+
+def _whose(one: _Run, other: _Run, phases: Sequence[str]) -> str:
+    """Return the ranks that make the difference in some phases."""
+    grown = np.zeros(one.world)
+    for phase in phases:
+        tables = one.by_rank(phase), other.by_rank(phase)
+        if all(len(table) == one.world and table.shape[1] for table in tables):
+            grown += np.median(tables[1], axis=1) - np.median(tables[0], axis=1)
+    grown = np.abs(grown)
+    ranks = [rank for rank, more in enumerate(grown) if more > grown.max() / 3]
+    return "all ranks" if len(ranks) in (0, one.world) else ranks_in_spans(ranks)
+
+
+def _since(differs: Sequence[tuple[str, str, str]]) -> str:
+    """Return the one circumstance that differs: `, since torch 2.14`."""
+    if not differs:
+        return ""
+    if len(differs) > 1:
+        return f"; {', '.join(name for name, _, _ in differs)} differ"
+    ((name, _, after),) = differs
+    return f", since {name} {after}" if len(after) <= 40 else f", since other {name}"
+
+
+def against(runs: Sequence[Measured], run: Measured) -> Comparison:
+    """Compare a run with those of the same script before it, the newest first: with their middle, and their spread.
+
+    Raises:
+        Refused: there is none to compare with.
+    """
+    alike = [each for each in runs if not facts.obstacle(each.facts, run.facts) and _Run(each).count >= LEAST]
+    alike = alike[:MOST_HISTORY]
+    if not alike:
+        raise Refused(f"no earlier run of {run.facts.program} can be compared with {run.name}: name one")
+    pairs = [compare(each, run) for each in alike]
+    newest = pairs[0]
+    if len(alike) == 1:
+        return newest
+    numbers = [
+        _together([pair.numbers[index] for pair in pairs if index < len(pair.numbers)])
+        for index in range(len(newest.numbers))
+    ]
+    who = f"the last {len(alike)} runs"
+    step = numbers[0].change
+    count = min(pair.steps[0] for pair in pairs), newest.steps[1]
+    outcome, sentence = newest.outcome, newest.verdict
+    if step is not None and count[1] >= LEAST:
+        outcome, sentence = _verdict(_Run(alike[0]), _Run(run), newest.differs, step)
+        sentence += f", against {who}"
+    return Comparison(
+        who, run.name, "", newest.differs, newest.left_out, count, numbers, outcome, sentence,
+    )  # fmt: skip
+
+
+def _together(numbers: Sequence[Number]) -> Number:
+    """Return one number of several runs as their middle, with an error that has their spread, and of the run itself."""
+    newest = numbers[0]
+    same = [each.first for each in numbers if each.key == newest.key and each.first is not None]
+    if len(same) < 2 or newest.second is None or newest.change is None:
+        return newest
+    values = np.array([each.value for each in same])
+    spread = float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
+    error = max(spread, float(np.median([each.error for each in same])))
+    first = Estimate(float(np.median(values)), error, max(4.0, len(values) - 1.0))
+    return newest._replace(first=first, change=_changed(first, newest.second))

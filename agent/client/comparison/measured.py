@@ -1,0 +1,179 @@
+"""The numbers of one run's steps, and those among them that are usual ones. Pure: arrays in, arrays out.
+
+Left out are the steps that are not the training at its usual pace: the first ones of each start (warm-up), those in
+which an evaluation or a checkpoint took its time, and those beside a pause or another hold of ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ddptop.agent.client.comparison.facts import Facts
+from ddptop.agent.text import plural
+
+Floats = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
+Where = npt.NDArray[np.bool_]
+
+WARM_UP: Final = 10
+"""First steps of each start that are left out at least."""
+MOST_WARM_UP: Final = 0.25
+"""Part of the steps that is left out at most, as long as they are still becoming faster."""
+_STILL: Final = 1.25
+"""Times the usual step that the median of `WARM_UP` steps may take once the warm-up is over."""
+_LONG: Final = 1.0
+"""Usual steps by which the phase `other` is longer than usual in a step with an evaluation or a checkpoint."""
+_BESIDE: Final = 2
+"""Steps that end after an action of ours and are left out."""
+_GAP_S: Final = 0.05
+"""Seconds between two steps from which on they are a pause."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A number over the whole run: the mean over its ranks, in columns of some steps."""
+
+    steps: Floats
+    """The last step of each column."""
+    at: Floats
+    """When it ended, in seconds since the epoch."""
+    mean: Floats
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Seconds that a run has lost."""
+
+    stalls: float = 0.0
+    restarts: float = 0.0
+    pauses: float = 0.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the record of one run says of its steps."""
+
+    name: str
+    facts: Facts
+    steps: Whole
+    """Numbers of the newest steps that are recorded one by one, counted on over restarts."""
+    at: Floats
+    """When each ended on the last rank, in seconds since the epoch."""
+    values: Mapping[str, Floats]
+    """By name, one of `wire.steps.numbers.RECORDED`: (ranks, steps), NaN where it is not known."""
+    wait: Floats
+    """Of some of the newest steps, ms in which a rank's collectives waited for the last rank: the mean over ranks."""
+    transfer: Floats
+    """The same, ms after that until they were done."""
+    restarts: tuple[int, ...]
+    """Steps after which the group was started anew."""
+    marks: tuple[float, ...]
+    """When somebody acted on the run, in seconds since the epoch."""
+    curves: Mapping[str, Curve]
+    """The same numbers over the whole run, those that are known."""
+    begun_at: float
+    """When it was launched, in seconds since the epoch."""
+    lost: Lost
+    newest: int
+    """The last step of any rank."""
+    state: str
+
+    def of(self, name: str) -> Floats:
+        """Return a number of each step, the mean over the ranks that know it; NaN where none does."""
+        table = self.values.get(name)
+        if table is None or not table.size:
+            return np.full(len(self.steps), np.nan)
+        finite = np.isfinite(table)
+        known = finite.sum(axis=0)
+        mean: Floats = np.where(known > 0, np.where(finite, table, 0.0).sum(axis=0) / np.maximum(known, 1), np.nan)
+        return mean
+
+    @property
+    def world(self) -> int:
+        """Number of its ranks."""
+        return max((len(table) for table in self.values.values()), default=1)
+
+    @property
+    def batch(self) -> float:
+        """Samples of a step of all ranks; NaN where they are not known."""
+        made = self.of("samples") * self.of("step") / 1e3
+        return float(np.nanmedian(made)) * self.world if np.isfinite(made).any() else math.nan
+
+
+@dataclass(frozen=True)
+class Steady:
+    """The usual steps of a run."""
+
+    where: Where
+    """Of the steps of a `Measured`."""
+    left_out: tuple[str, ...]
+    """What was left out, a few words each."""
+
+
+def steady(run: Measured) -> Steady:
+    """Return the usual steps of a run, and what was left out."""
+    wall, other = run.of("step"), run.of("other")
+    count = len(run.steps)
+    known = np.isfinite(wall)
+    warm, long, beside = (np.zeros(count, bool) for _ in range(3))
+    if known.any():
+        usual = float(np.median(wall[known]))
+        starts = [0 if not count or run.steps[0] == 1 else -1]
+        starts += [int(np.searchsorted(run.steps, step, side="right")) for step in run.restarts]
+        ends = [*(each for each in starts[1:]), count]
+        for start, end in zip(starts, ends, strict=True):
+            if 0 <= start < end:
+                warm[start : start + _warm_up(wall[start:end], usual)] = True
+        if np.isfinite(other).any():
+            excess = other - np.nanmedian(other)
+            long = known & ~warm & (excess > _LONG * usual)
+        for mark in run.marks:
+            first = int(np.searchsorted(run.at, mark))
+            beside[first : first + _BESIDE] = True
+        gaps = np.flatnonzero(_held(run) > 0)
+        for step in (gaps, gaps + 1):
+            beside[step[step < count]] = True
+        beside &= ~warm & ~long
+    words = (
+        (warm, "{} of warm-up"),
+        (long, "{} with an evaluation or a checkpoint"),
+        (beside, "{} beside a pause or a hold"),
+    )
+    left_out = tuple(text.format(plural(int(each.sum()), "step")) for each, text in words if each.any())
+    return Steady(known & ~warm & ~long & ~beside, left_out)
+
+
+def _warm_up(wall: Floats, usual: float) -> int:
+    """Return how many of the first steps are slower than later ones because they are the first."""
+    most = max(WARM_UP, int(MOST_WARM_UP * len(wall)))
+    for begin in range(WARM_UP, most, WARM_UP):
+        if np.nanmedian(wall[begin : begin + WARM_UP]) <= _STILL * usual:
+            return begin
+    return most if len(wall) > WARM_UP else min(WARM_UP, len(wall))
+
+
+def _held(run: Measured) -> Floats:
+    """Return the seconds before each step in which the ranks made none, neither this one nor another: a pause.
+
+    A step's record has no time in which the rank was held. Only steps that follow each other tell.
+    """
+    held = np.zeros(len(run.steps))
+    if len(run.steps) > 1:
+        wall = run.of("step") / 1e3
+        gap = np.diff(run.at) - wall[1:]
+        follows = (np.diff(run.steps) == 1) & np.isfinite(gap) & (gap > np.maximum(_GAP_S, wall[1:]))
+        held[1:][follows] = gap[follows]
+    return held
+
+
+def lost(run: Measured) -> Lost:
+    """Return the seconds that a run has lost, with those of pauses and restarts by its steps."""
+    held = _held(run)
+    restarted = np.isin(run.steps, np.array(run.restarts, np.int64) + 1)
+    return Lost(run.lost.stalls, float(held[restarted].sum()), float(held[~restarted].sum()))
