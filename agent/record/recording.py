@@ -98,7 +98,7 @@ def unreadable(database: Path) -> list[wire.Event]:
     """Return an event that says why a recording cannot be read; none where it can be read, or there is none."""
     try:
         if os.path.lexists(database):
-            with _reader(database) as connection:
+            with reader(database) as connection:
                 connection.execute("SELECT count(*) FROM sqlite_master")
     except DAMAGE as error:
         if not is_locked(error):
@@ -179,7 +179,7 @@ def stream_steps(database: Path, problems: list[str]) -> Iterator[wire.Steps]:
     """
     done, single, skipped, reason = -1, 0, 0, ""
     try:
-        with _reader(database) as connection:
+        with reader(database) as connection:
             (last,) = connection.execute("SELECT max(rowid) FROM steps").fetchone()
             while last is not None and done < last:
                 query = "SELECT rowid, payload FROM steps WHERE rowid > ? AND rowid <= ? ORDER BY rowid LIMIT ?"
@@ -221,7 +221,7 @@ def read_last_steps(database: Path, generation: int, most: int) -> Iterator[wire
     """
     kept = "SELECT payload FROM latest WHERE kind = 'steps' AND generation = ? LIMIT ?"
     rows = _rows(database, kept, generation, most)
-    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
+    with contextlib.suppress(*DAMAGE), reader(database) as connection:
         # A transaction, because the writer may remove rows meanwhile.
         connection.execute("BEGIN")
         # A row number may be the largest that there is.
@@ -266,7 +266,7 @@ def _messages(rows: list[tuple[Any, ...]]) -> Iterator[wire.Telemetry]:
 def _rows(database: Path, query: str, *values: int, or_locked: bool = False) -> list[tuple[Any, ...]]:
     """Return the rows of a query; of a damaged file those before the damage, of an absent one none."""
     rows: list[tuple[Any, ...]] = []
-    with _tolerant(or_locked=or_locked), _reader(database, 0.0 if or_locked else _LOCK_S) as connection:
+    with _tolerant(or_locked=or_locked), reader(database, 0.0 if or_locked else _LOCK_S) as connection:
         rows.extend(connection.execute(query, values))
     return rows
 
@@ -337,7 +337,8 @@ def rewritten(before: bytes, after: bytes) -> Row:
 
 
 @contextlib.contextmanager
-def _reader(database: Path, lock_s: float = _LOCK_S) -> Iterator[sqlite3.Connection]:
+def reader(database: Path, lock_s: float = _LOCK_S) -> Iterator[sqlite3.Connection]:
+    """Open the file for reading; raises one of `DAMAGE` where it is unusable."""
     if not is_plain(database):
         raise sqlite3.OperationalError("a folder, or a link")
     uri = f"{database.absolute().as_uri()}?mode=ro"

@@ -20,13 +20,26 @@ def place(name: str) -> Path:
     Raises:
         FileNotFoundError: nobody knows the home of this user.
     """
-    state = os.environ.get("XDG_STATE_HOME", "")
+    return _home("XDG_STATE_HOME", "state") / name
+
+
+def data(name: str) -> Path:
+    """Return a folder of what the user has asked to keep.
+
+    Raises:
+        FileNotFoundError: nobody knows the home of this user.
+    """
+    return _home("XDG_DATA_HOME", "share") / name
+
+
+def _home(variable: str, usual: str) -> Path:
+    given = os.environ.get(variable, "")
     try:
-        home = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+        home = Path(given) if os.path.isabs(given) else Path.home() / ".local" / usual
     except RuntimeError:
         # An account without a name, in a container without HOME.
-        raise FileNotFoundError(errno.ENOENT, "no home: set HOME or XDG_STATE_HOME") from None
-    return home / "ddptop" / name
+        raise FileNotFoundError(errno.ENOENT, f"no home: set HOME or {variable}") from None
+    return home / "ddptop"
 
 
 def read(name: str, kind: type[K]) -> K | None:

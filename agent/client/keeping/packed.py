@@ -1,0 +1,348 @@
+"""An ended run as the bytes of one file, and as the folder of an ended run again, which all of the client reads.
+
+A file holds the record of the run and of its ranks, events, verdicts, the last frames, the numbers of all steps and, as
+far as there is room, its newest whole steps and the ends of its logs. Times are rounded to one part in 2,048. A file
+may come from anybody: sizes are checked before anything is taken apart, each part is decoded by a type with bounds, no
+name in it becomes a path, and of its processes and command lines nothing is believed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from msgspec.structs import replace
+
+from ddptop.agent.client.runs import Record, Run
+from ddptop.agent.record import recording
+from ddptop.agent.record.history.packing import INDEX
+from ddptop.agent.record.history.stored import Writer
+from ddptop.agent.run import records
+from ddptop.agent.run.files import private
+from ddptop.agent.run.files.database import DAMAGE
+from ddptop.agent.run.records import Member
+from ddptop.agent.run.rundir import RunDir, RunDirError, check_name
+from ddptop.agent.text import clean_line
+from ddptop.agent.wire.frames import ENDED
+from ddptop.agent.wire.message import MAX_MESSAGE_BYTES
+from ddptop.agent.wire.steps.numbers import CUSTOM
+
+MAGIC: Final = b"ddptop run\n"
+FORM: Final = 1
+"""Number of the form of the file; a newer one is not read."""
+MOST_BYTES: Final = 256 << 20
+"""Bytes of a file at most."""
+MOST_UNPACKED: Final = 512 << 20
+"""Bytes of all its parts at most, once they are unpacked."""
+A_STEP: Final = 36
+"""Bytes of a step and rank up to which whole steps are packed, too."""
+LEAST_WHOLE: Final = 8 << 10
+"""Bytes of whole steps that are packed in any case."""
+LOG_TAIL: Final = 4096
+"""Last bytes of each log."""
+_MOST_LOGS: Final = 64
+_EXACT: Final = frozenset({"", "loss", "learning_rate", "memory", "mfu", "number"})
+"""Numbers that are not rounded, as those of the script."""
+_BITS: Final = {"step": 13, "time": 15, "memory": 15}
+"""Last bits of a single that are rounded away, by kind: of a step one part in 2,048, of a color one in 512."""
+
+_Bytes = Annotated[bytes, Meta(max_length=MOST_UNPACKED)]
+_Payload = Annotated[bytes, Meta(max_length=16 * MAX_MESSAGE_BYTES)]
+_Whole = Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
+_Count = Annotated[int, Meta(ge=1, le=1 << 24)]
+_Moment = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+_Word = Annotated[str, Meta(max_length=200)]
+
+
+class _Part(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """One part of a file."""
+
+    size: Annotated[int, Meta(ge=0, le=MOST_UNPACKED)]
+    """Bytes when it is unpacked."""
+    content: _Bytes
+
+
+class _File(msgspec.Struct, array_like=True):
+    """A file behind its first line. Later forms may add to it."""
+
+    form: Annotated[int, Meta(ge=1, le=1 << 16)]
+    protocol: Annotated[int, Meta(ge=0, le=1 << 16)]
+    """Of its messages."""
+    parts: Annotated[tuple[_Part, ...], Meta(max_length=64)]
+    """Record, ranks, tables, buckets, steps, logs."""
+
+
+_Tables = dict[_Word, Annotated[list[list[Any]], Meta(max_length=1 << 20)]]
+_Steps = Annotated[list[tuple[_Whole, _Whole, _Moment, _Moment, _Payload]], Meta(max_length=1 << 20)]
+
+
+class _Buckets(msgspec.Struct, array_like=True):
+    """The numbers of one kind: what its pieces have, one after the other, column by column."""
+
+    pieces: Annotated[list[tuple[_Whole, _Whole, _Whole, _Whole, _Count]], Meta(max_length=1 << 20)]
+    """Number, level, first, last, and how many buckets each has."""
+    index: tuple[_Bytes, _Bytes, _Bytes, _Bytes]
+    numbers: dict[_Word, tuple[_Bytes, _Bytes]]
+    """By name, how many rows each piece has of it, a byte each, and all of these."""
+
+
+_QUERIES: Final = {
+    "latest": ("SELECT kind, rank, generation, payload FROM latest WHERE kind != 'steps'", 4),
+    "events": ("SELECT at_ns, payload FROM events ORDER BY at_ns, rowid", 2),
+    "verdicts": ("SELECT number, since, until, payload FROM verdicts", 4),
+    "frames": ("SELECT rank, payload FROM frames", 2),
+    "progress": ("SELECT form, payload FROM progress", 2),
+}
+"""By table, what is packed of it, and how many columns that has."""
+_KINDS: Final = ("step", "time", "memory")
+_ALL_BUCKETS: Final = (
+    "SELECT number, piece, level, first, last, payload FROM buckets WHERE kind = ? ORDER BY piece, number"
+)
+_NEWEST: Final = "SELECT rank, generation, first_seq, last_seq, payload FROM steps ORDER BY rowid DESC"
+
+
+class PackedError(RunDirError):
+    """A file that is no packed run, or a run that cannot be packed: one line."""
+
+
+# Packing
+
+
+def pack(run: Run, name: str = "") -> bytes:
+    """Return an ended run as the bytes of a file, under another `name` where one is given.
+
+    Raises:
+        PackedError: it has not ended, or is too large.
+        RunDirError: it is gone, or has no readable record.
+    """
+    record = run.ended()
+    if record is None:
+        run.record()
+        raise PackedError(f"run {run.name} has not ended; `ddptop kill {run.name}` ends it")
+    directory = run.directory
+    ranks = directory.everyone()
+    tables: dict[str, list[object]] = {}
+    buckets: dict[str, _Buckets] = {}
+    protocol, rest = 0, list[tuple[int, int, int, int, bytes]]()
+    with suppress(*DAMAGE), recording.reader(directory.database) as connection:
+        connection.execute("BEGIN")
+        (protocol,) = connection.execute("PRAGMA user_version").fetchone()
+        for table, (query, _) in _QUERIES.items():
+            # A table that an older recording lacks costs itself.
+            with suppress(sqlite3.Error):
+                tables[table] = [list(row) for row in connection.execute(query)]
+        with suppress(sqlite3.Error):
+            buckets = {kind: _shrunk(connection.execute(_ALL_BUCKETS, (kind,)), _BITS[kind]) for kind in _KINDS}
+        numbers = zlib.compress(msgspec.msgpack.encode(buckets), 9)
+        rest = _newest_steps(connection, max(LEAST_WHOLE, A_STEP * _records(buckets) - len(numbers)))
+    logs = {f"rank-{rank}.log": _tail(directory.rank_log(rank)) for rank in sorted(ranks)[:_MOST_LOGS]}
+    shown = replace(record, run=name or record.run)
+    contents: list[object] = [
+        msgspec.json.encode(shown), msgspec.json.encode(list(ranks.values())), tables, buckets, rest, logs,
+    ]  # fmt: skip
+    raw = [each if isinstance(each, bytes) else msgspec.msgpack.encode(each) for each in contents]
+    parts = tuple(_Part(len(each), zlib.compress(each, 9)) for each in raw)
+    packed = MAGIC + msgspec.msgpack.encode(_File(FORM, protocol, parts))
+    if len(packed) > MOST_BYTES or sum(map(len, raw)) > MOST_UNPACKED:
+        raise PackedError(f"run {run.name}: too large to be packed ({len(packed) >> 20:,} MiB)")
+    return packed
+
+
+def _tail(log: Path) -> bytes:
+    with suppress(OSError), private.open_plain(log) as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - LOG_TAIL))
+        return file.read(LOG_TAIL)
+    return b""
+
+
+def _newest_steps(connection: sqlite3.Connection, room: int) -> list[tuple[int, int, int, int, bytes]]:
+    """Return the newest rows of whole steps that take so many bytes once they are packed."""
+    packing, found, size = zlib.compressobj(9), list[tuple[int, int, int, int, bytes]](), 0
+    for row in connection.execute(_NEWEST):
+        size += len(packing.compress(row[4]) + packing.flush(zlib.Z_SYNC_FLUSH))
+        if size > room:
+            break
+        found.append(row)
+    return found[::-1]
+
+
+def _shrunk(rows: Iterable[tuple[str, int, int, int, int, bytes]], bits: int) -> _Buckets:
+    """Return buckets column by column, which packs better than piece by piece, and rounded by some bits."""
+    half, kept = np.uint32(1 << (bits - 1)), np.uint32((1 << 32) - (1 << bits))
+    pieces, indexes = list[tuple[int, int, int, int, int]](), list[np.ndarray]()
+    numbers: dict[str, tuple[bytearray, list[np.ndarray]]] = {}
+    order = np.empty(0, np.int64)
+    for number, piece, level, first, last, payload in rows:
+        if not number:
+            # It comes before the numbers of its piece.
+            index = np.frombuffer(payload, INDEX)
+            order = np.lexsort((index["key"], index["rank"]))
+            indexes.append(index[order])
+            pieces.append((piece, level, first, last, len(index)))
+            continue
+        cells = np.frombuffer(payload, "<f4").reshape(-1, len(order))[:, order]
+        if number not in _EXACT and not number.startswith(CUSTOM):
+            whole = cells.view("<u4")
+            cells = np.where(np.isfinite(cells), (whole + half) & kept, whole).view("<f4")
+        of, values = numbers.setdefault(number, (bytearray(), []))
+        of.extend(bytes(len(pieces) - 1 - len(of)) + bytes([len(cells)]))
+        values.append(cells.ravel())
+    index = np.concatenate(indexes) if indexes else np.empty(0, INDEX)
+    at = np.rint(np.where(np.isfinite(index["at"]), index["at"], 0.0) * 1e6).astype("<i8")
+    columns = index["rank"], np.diff(index["key"], prepend=0), np.diff(at, prepend=0), index["weight"]
+    rank, key, at_, weight = map(_shuffled, columns)
+    found = {name: (bytes(of), _shuffled(np.concatenate(values))) for name, (of, values) in numbers.items()}
+    return _Buckets(pieces, (rank, key, at_, weight), found)
+
+
+def _records(buckets: Mapping[str, _Buckets]) -> int:
+    return sum(piece[-1] for piece in buckets["step"].pieces) if "step" in buckets else 0
+
+
+def _shuffled(column: np.ndarray) -> bytes:
+    """Return the first bytes of all items, then the second ones, and so on."""
+    return bytes(np.ascontiguousarray(column).view(np.uint8).reshape(len(column), -1).T.tobytes())
+
+
+# Unpacking
+
+
+def unpack(packed: bytes, folder: Path, what: str) -> Run:
+    """Make the folder of an ended run from the bytes of a file, in a folder of ours, and return the run.
+
+    Args:
+        packed: the bytes.
+        folder: an empty one, which is the caller's to remove.
+        what: names the file in an error.
+
+    Raises:
+        PackedError: it is no packed run, is damaged, or is of a newer form.
+        OSError: nothing can be written.
+    """
+    try:
+        return _unpacked(packed, folder)
+    except PackedError as problem:
+        raise PackedError(f"{what}: {problem}") from None
+    except (msgspec.MsgspecError, zlib.error, ValueError, TypeError, OverflowError, RecursionError) as problem:
+        raise PackedError(f"{what}: damaged ({clean_line(str(problem), 120)})") from None
+    except sqlite3.Error as problem:
+        raise PackedError(f"{what}: cannot be unpacked ({clean_line(str(problem), 120)})") from None
+
+
+def _unpacked(packed: bytes, folder: Path) -> Run:
+    if not packed.startswith(MAGIC):
+        raise PackedError("no packed run; `ddptop pack RUN FILE` makes one")
+    file = msgspec.msgpack.decode(memoryview(packed)[len(MAGIC) :], type=_File)
+    if file.form > FORM:
+        raise PackedError(f"packed by a newer ddptop (form {file.form}); use that one")
+    if len(file.parts) < 6 or sum(part.size for part in file.parts) > MOST_UNPACKED:
+        raise PackedError("damaged (sizes that no packed run has)")
+    record_, ranks_, tables_, buckets_, steps_, logs_ = (_opened(part) for part in file.parts[:6])
+    record = _harmless(records.decode(record_, Record))
+    ranks = [_bare(records.decode(each, Member)) for each in msgspec.json.decode(ranks_, type=list[msgspec.Raw])]
+    tables = msgspec.msgpack.decode(tables_, type=_Tables)
+    buckets = msgspec.msgpack.decode(buckets_, type=dict[_Word, _Buckets])
+    steps = msgspec.msgpack.decode(steps_, type=_Steps)
+    logs = msgspec.msgpack.decode(logs_, type=dict[_Word, Annotated[bytes, Meta(max_length=LOG_TAIL)]])
+    directory = RunDir(folder / record.run)
+    for each in (directory.path, directory.path / "ranks", directory.logs):
+        each.mkdir(mode=0o700)
+    for member in ranks:
+        if member.rank < record.world:
+            private.write(directory.rank_record(member.rank), msgspec.json.encode(member))
+            if tail := logs.get(f"rank-{member.rank}.log"):
+                private.write(directory.rank_log(member.rank), tail)
+    _fill(directory.database, record.world, file.protocol, tables, buckets, steps)
+    private.write(directory.path / "run.json", msgspec.json.encode(record))
+    return Run(directory)
+
+
+def _opened(part: _Part) -> bytes:
+    if part.size > 1100 * len(part.content) + 100:
+        # More than zlib can pack into that.
+        raise PackedError("damaged (sizes that no packed run has)")
+    opening = zlib.decompressobj()
+    content = opening.decompress(part.content, part.size + 1)
+    if len(content) != part.size or not opening.eof:
+        raise PackedError("damaged (a part is cut off)")
+    return content
+
+
+def _harmless(record: Record) -> Record:
+    """Return a record of which nothing can be started or ended: its processes and commands are another machine's."""
+    if record.state not in ENDED:
+        raise PackedError("damaged (a run that has not ended)")
+    try:
+        check_name(record.run)
+    except RunDirError:
+        raise PackedError("damaged (no name of a run)") from None
+    return replace(
+        record, launched=False, command=(), observer=None, torchrun=None, holder=None, local_world=None,
+        marks={}, known=(),
+    )  # fmt: skip
+
+
+def _bare(member: Member) -> Member:
+    return replace(member, process=replace(member.process, pid=0, started=0.0), pub="", cmd="", log_begin=0)
+
+
+def _fill(
+    database: Path,
+    world: int,
+    protocol: int,
+    tables: Mapping[str, list[list[Any]]],
+    buckets: Mapping[str, _Buckets],
+    steps: Iterable[tuple[int, int, int, int, bytes]],
+) -> None:
+    connection = recording.open_file(database)
+    with closing(connection):
+        Writer(connection, world)
+        with connection:
+            connection.execute(f"PRAGMA user_version = {protocol:d}")
+            for table, (_, width) in _QUERIES.items():
+                sound = [row for row in tables.get(table, ()) if len(row) == width]
+                marks = ", ".join("?" * width)
+                connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES({marks})", sound)
+            for kind in _KINDS:
+                if kind in buckets:
+                    rows = ((kind, *row) for row in _grown(buckets[kind]))
+                    connection.executemany("INSERT OR REPLACE INTO buckets VALUES(?, ?, ?, ?, ?, ?, ?)", rows)
+            connection.executemany(recording.INSERT_STEPS, steps)
+        recording.finish(connection)
+
+
+def _grown(buckets: _Buckets) -> Iterable[tuple[str, int, int, int, int, bytes]]:
+    """Yield the rows as they were, but for what was rounded; a `ValueError` says that they cannot have been."""
+    counts = [piece[-1] for piece in buckets.pieces]
+    rank, key, at, weight = (
+        _restored(column, form) for column, form in zip(buckets.index, ("<u4", "<i8", "<i8", "<f4"), strict=True)
+    )
+    if {len(each) for each in (rank, key, at, weight)} != {sum(counts)}:
+        raise ValueError("buckets without their index")
+    index = np.empty(len(rank), INDEX)
+    index["rank"], index["key"], index["at"], index["weight"] = rank, np.cumsum(key), np.cumsum(at) / 1e6, weight
+    begin = 0
+    for piece, level, first, last, count in buckets.pieces:
+        yield "", piece, level, first, last, index[begin : begin + count].tobytes()
+        begin += count
+    for name, (of, column) in buckets.numbers.items():
+        cells, begin = _restored(column, "<f4"), 0
+        for (piece, level, first, last, count), rows in zip(buckets.pieces, of, strict=False):
+            if rows:
+                yield name, piece, level, first, last, cells[begin : begin + rows * count].tobytes()
+                begin += rows * count
+        if begin != len(cells):
+            raise ValueError("a number without its buckets")
+
+
+def _restored(column: bytes, form: str) -> np.ndarray:
+    size = np.dtype(form).itemsize
+    return np.ascontiguousarray(np.frombuffer(column, np.uint8).reshape(size, -1).T).view(form).ravel()
