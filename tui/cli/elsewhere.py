@@ -9,7 +9,9 @@ from typing import Final
 from ddptop.tui.cli.parsing import complain
 from ddptop.tui.remote import target
 
-LEFT_THERE: Final = frozenset({"serve", "restart", "clean", "notify", "export"})
+LEFT_THERE: Final = frozenset(
+    {"serve", "restart", "clean", "notify", "export", "compare", "baseline", "gate", "keep", "pack"}
+)
 """Verbs that are of use only on the machine of the run."""
 
 

@@ -180,6 +180,7 @@ FAMILIES: Final = {
     "leave": "control",
     "checksum": "control", **dict.fromkeys(DIAGNOSES, "diagnosis"),
     "kill": "control",
+    **dict.fromkeys(("compare", "baseline", "baselines", "gate", "keep", "pack"), "comparing"),
     "clean": "cleaning",
     "serve": "serving",
     "notify": "onlookers", "export": "onlookers",

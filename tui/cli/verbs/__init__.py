@@ -10,6 +10,7 @@ watching   `attach`, `watch`, `logs`
 listing    `ps`, `status`, `events`, `report`, `programs`, `stacks`
 control    `pause`, `step`, `resume`, `checkpoint`, `stop`, `checksum`, `kill`
 diagnosis  `profile`, `probe`, `memory`
+comparing  `compare`, `baseline`, `baselines`, `gate`, `keep`, `pack`
 cleaning   `clean`
 serving    `serve`
 onlookers  `notify`, `export`

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ddptop.agent.client.start.request import Request
@@ -57,6 +58,7 @@ def add(verbs: Verbs) -> None:
     launch.add_argument("-m", dest="module", metavar="MODULE", help="a module to run, instead of PROGRAM")
     for option in OPTIONS:
         _add_option(launch, option)
+    launch.add_argument("--gate", metavar="FILE", type=Path, help="check the run at its end, as `ddptop gate` does")
     _add_slurm(launch)
     _add_watching(launch)
 
@@ -182,6 +184,13 @@ def _run(options: argparse.Namespace) -> int:
     settings = configured(options)
     request = requested(options, who("shell"))
     notify = addresses(options.notify, settings)
+    limits = None
+    if options.gate is not None:
+        from ddptop.agent.client.comparison import gate
+
+        if is_detached(options) or options.slurm:
+            return complain("launch: --gate waits for the end of the run; later: `ddptop gate RUN FILE`", 2)
+        limits = gate.read(options.gate)
     try:
         if options.slurm:
             os.environ[_NOTIFY] = "\n".join(notify)
@@ -201,7 +210,12 @@ def _run(options: argparse.Namespace) -> int:
     if belongs:
         # A scheduler ends all that is left once this process has ended.
         notifier.await_end(run)
-    return code
+    if limits is None or code == 130:
+        return code
+    from ddptop.tui.cli.verbs import comparing
+
+    # Its own code says more of how a run has failed.
+    return comparing.judge(run, limits) if code == 0 else code
 
 
 def addresses(given: Sequence[str], settings: Settings) -> list[str]:

@@ -242,6 +242,25 @@ def _named(name: str, *, looks: bool) -> Run:
     raise runs.RunDirError(f"run {name!r}: could be {listed}; give more of the name")
 
 
+def _packed(name: str) -> Run | None:
+    """Return the run of a packed file, unpacked until this program ends; None where a run of this machine is meant."""
+    import atexit
+    import contextlib
+
+    from ddptop.agent.client import runs
+
+    if runs.meant(name) or (name.isascii() and name.isdecimal()):
+        return None
+    # It needs NumPy.
+    from ddptop.agent.client.keeping import kept
+
+    if (path := kept.found(name)) is None:
+        return None
+    unpacked = contextlib.ExitStack()
+    atexit.register(unpacked.close)
+    return unpacked.enter_context(kept.opened(path))
+
+
 def chosen(name: str | None, *, looks: bool = False, last: bool = False) -> Run:
     """Return the run that is meant.
 
@@ -256,6 +275,8 @@ def chosen(name: str | None, *, looks: bool = False, last: bool = False) -> Run:
     from ddptop.agent.client import runs
 
     if name is not None:
+        if (looks or last) and (packed := _packed(name)) is not None:
+            return packed
         return _named(name, looks=looks or last)
     live = runs.live()
     if len(live) == 1:

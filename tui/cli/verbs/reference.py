@@ -51,7 +51,7 @@ def _help(options: argparse.Namespace) -> int:
     if options.topic not in known:
         import difflib
 
-        verbs = difflib.get_close_matches(options.topic.lower(), FAMILIES, n=1)
+        verbs = difflib.get_close_matches(options.topic.lower(), FAMILIES, n=1, cutoff=0.8)
         meant = next(iter(verbs), None) or pages.nearest(options.topic)
         hint = f" (did you mean {meant!r}?)" if meant else ""
         return complain(f"help: no page or verb {options.topic!r}{hint}; `ddptop help` lists the pages", 2)

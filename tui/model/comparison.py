@@ -1,0 +1,120 @@
+"""Two runs compared, as lines, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ddptop.agent.client.comparison.compared import Comparison, Number
+from ddptop.agent.client.comparison.statistics import Change, Estimate, reach
+from ddptop.tui.drawing import units
+
+_LABEL: Final = 24
+_VALUE: Final = 16
+
+
+def value(estimate: Estimate | None, unit: str) -> str:
+    """Return a number with its unit."""
+    if estimate is None:
+        return "–"
+    if unit == "bytes":
+        return units.size(round(estimate.value)).strip()
+    if unit == "%":
+        return f"{estimate.value * 100:.1f} %"
+    if unit == "s":
+        return units.duration(estimate.value).strip() if estimate.value else "0 s"
+    if unit == "/s":
+        return f"{units.rate(estimate.value).strip()}/s"
+    if unit == "ms":
+        fine = abs(estimate.value) < 9.995
+        return f"{estimate.value:.2f} ms" if fine else f"{units.milliseconds(estimate.value).strip()} ms"
+    return units.significant(estimate.value)
+
+
+def changed(change: Change | None) -> str:
+    """Return by how much a number differs; in brackets where noise makes such a difference."""
+    if change is None:
+        return ""
+    text = f"{change.part * 100:+.1f} % ± {change.within * 100:.1f}"
+    return text if change.is_told else f"({text})"
+
+
+def lines(found: Comparison, width: int = 80) -> list[str]:
+    """Return the verdict, what differs, and number by number both runs."""
+    out = [found.verdict]
+    if found.obstacle and found.numbers:
+        out.append(f"cannot be compared, and was asked for anyway: {found.obstacle}")
+    room = max(16, (width - 14) // 2)
+    if found.differs:
+        out += ["", f"{'differs':<13}{units.shorten(found.first, room):<{room}} {units.shorten(found.second, room)}"]
+        out += [
+            f"{name:<13}{units.shorten(one, room - 1):<{room}} {units.shorten(other, room)}"
+            for name, one, other in found.differs
+        ]
+    if not found.numbers:
+        return out if not found.obstacle else [*out, "", "--anyway compares them all the same"]
+    one, other = (units.shorten(name, _VALUE - 1) for name in (found.first, found.second))
+    head = f"{'':<{_LABEL}}{one:>{_VALUE}}{other:>{_VALUE}}  change"
+    out += ["", head]
+    for each in found.numbers:
+        if each.first is not None or each.second is not None:
+            values = f"{value(each.first, each.unit):>{_VALUE}}{value(each.second, each.unit):>{_VALUE}}"
+            out.append(f"{each.label:<{_LABEL}}{values}  {changed(each.change) or each.note}".rstrip())
+    out += ["", f"of {found.steps[0]:,} and {found.steps[1]:,} usual steps; (in brackets) what noise alone may make"]
+    out += [f"left out of {run}: {', '.join(texts)}" for run, texts in found.left_out if texts]
+    return out
+
+
+def markdown(found: Comparison) -> str:
+    """Return the same as Markdown."""
+    out = [f"### {found.first} → {found.second}", "", f"**{_plain(found.verdict)}**"]
+    if found.differs:
+        out += ["", f"| differs | {_plain(found.first)} | {_plain(found.second)} |", "|---|---|---|"]
+        out += [f"| {name} | {_plain(one)} | {_plain(other)} |" for name, one, other in found.differs]
+    if found.numbers:
+        out += ["", f"| | {_plain(found.first)} | {_plain(found.second)} | change |", "|---|--:|--:|--:|"]
+        out += [
+            f"| {each.label} | {value(each.first, each.unit)} | {value(each.second, each.unit)} "
+            f"| {changed(each.change) or each.note} |"
+            for each in found.numbers
+            if each.first is not None or each.second is not None
+        ]
+        out += ["", *(f"Left out of {run}: {', '.join(texts)}." for run, texts in found.left_out if texts)]
+    return "\n".join(out)
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    """Return the same as a value for JSON."""
+    return {
+        "first": found.first,
+        "second": found.second,
+        "outcome": found.outcome,
+        "verdict": found.verdict,
+        "obstacle": found.obstacle or None,
+        "differs": [{"name": name, "first": one, "second": other} for name, one, other in found.differs],
+        "left_out": {run: list(texts) for run, texts in found.left_out},
+        "steps": list(found.steps),
+        "numbers": [_number(each) for each in found.numbers],
+    }
+
+
+def _number(number: Number) -> dict[str, Any]:
+    change = number.change
+    return {
+        "name": number.key,
+        "first": _side(number.first),
+        "second": _side(number.second),
+        "change": None if change is None else change.part,
+        "within": None if change is None else change.within,
+        "told": None if change is None else change.is_told,
+        "note": number.note or None,
+    }
+
+
+def _side(estimate: Estimate | None) -> dict[str, float] | None:
+    if estimate is None:
+        return None
+    return {"value": estimate.value, "within": reach(max(2.0, estimate.freedom)) * estimate.error}
