@@ -515,6 +515,11 @@ class DdptopApp(App[None]):
             # Left in the midst of it: the screens are gone.
         self.repaint()
 
+    @on(RunList.Paired)
+    def _show_both(self, message: RunList.Paired) -> None:
+        if self.several is not None:
+            self.several.compare(message.first, message.second)
+
     @on(RunList.Asked)
     def _act_on_listed(self, message: RunList.Asked) -> None:
         if self.several is not None:

@@ -19,6 +19,7 @@ from ddptop.tui.screens.run import RunScreen, RunsScreen
 from ddptop.tui.views.runs import RunList
 
 if TYPE_CHECKING:
+    from ddptop.agent.client.comparison.measured import Measured
     from ddptop.tui.launch.form import Draft
 
 SIDE: Final = 120
@@ -134,6 +135,22 @@ class SeveralRuns:
             self._app.notify(str(problem), severity="error", markup=False)
             return
         self._acting.begin(asked.action, control, line, listed=True)
+
+    def compare(self, first: str, second: str) -> None:
+        """Show two runs beside each other."""
+        from ddptop.tui.screens.comparison import ComparisonScreen
+
+        width = self._app.size.width
+
+        def make() -> tuple[list[Measured], list[str]]:
+            from ddptop.agent.client import runs
+            from ddptop.agent.client.comparison import compared, reading
+            from ddptop.tui.model import comparison
+
+            read = [reading.read(runs.named(name), who("dashboard")) for name in (first, second)]
+            return read, comparison.lines(compared.compare(*read, anyway=True), width - 4)
+
+        self._app.push_screen(ComparisonScreen((first, second), make))
 
     # Launching
 

@@ -14,6 +14,7 @@ from ddptop.agent.client.frame import Frame
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, packed
 from ddptop.tui.model.metrics import offered
+from ddptop.tui.screens.dialogs.transient import Transient
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.screen.header import Header
@@ -46,11 +47,10 @@ _CROSSHAIR: Final = (
 _ON_THE_PLOT = frozenset(("alter", "cross", "metric"))
 
 
-class PlottedScreen(LiveScreen):
-    """A frame of the run with a plot in `#plots`."""
+class Plotted(Transient[int]):
+    """A screen with a plot in `#plots`, and its keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f", "app.plot", "Plot", id="plot.full", tooltip="Show the plot on the whole screen"),
         Binding("m", "metric", "Metric", id="plot.metric", tooltip="Choose what the plot shows", show=False),
         Binding(
             "plus", "alter('zoom', 0.5)", "Zoom in", id="plot.zoom_in", key_display="+", show=False,
@@ -87,16 +87,17 @@ class PlottedScreen(LiveScreen):
         Binding("i", "cross", "Read", id="plot.cross", tooltip="Plot: crosshair; arrows move it", show=False),
     ]  # fmt: skip
 
-    def __init__(self, frame: Frame, rank: int = 0, look: Look | None = None, *, alone: bool = False) -> None:
-        super().__init__(frame, rank)
-        self.look = look
-        """The look of the plot; None until there is one."""
-        self.alone = alone
-        """True where the plot has only this rank's line."""
-        self._place: PlotPlaceholder | None = None
-        """Where the plot is, once it is there."""
-        self._before: Widget | None = None
-        """The widget that had the keys before the crosshair."""
+    frame: Frame
+    look: Look | None = None
+    """The look of the plot; None until there is one."""
+    _place: PlotPlaceholder | None = None
+    """Where the plot is, once it is there."""
+    _before: Widget | None = None
+    """The widget that had the keys before the crosshair."""
+
+    def show(self, frame: Frame) -> None:
+        """Draw a frame."""
+        raise NotImplementedError
 
     def on_mount(self) -> None:
         """Load what is heavy once the first frame is there."""
@@ -119,11 +120,6 @@ class PlottedScreen(LiveScreen):
     @property
     def _plot(self) -> Plot | None:
         return self._placeholder.plot
-
-    def show(self, frame: Frame) -> None:
-        """Pass the frame to the header, and to the plot; a key that has come meanwhile is done before."""
-        super().show(frame)
-        self.call_later(self._placeholder.show, frame, [self.rank] if self.alone else frame.values("rank"), self.rank)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer the plot's keys where there is a plot."""
@@ -160,6 +156,25 @@ class PlottedScreen(LiveScreen):
     def _uncross(self) -> None:
         """Give the keys back to who had them."""
         self.set_focus(self._before)
+
+
+class PlottedScreen(Plotted, LiveScreen):
+    """A frame of the run with a plot."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f", "app.plot", "Plot", id="plot.full", tooltip="Show the plot on the whole screen"),
+    ]
+
+    def __init__(self, frame: Frame, rank: int = 0, look: Look | None = None, *, alone: bool = False) -> None:
+        super().__init__(frame, rank)
+        self.look = look
+        self.alone = alone
+        """True where the plot has only this rank's line."""
+
+    def show(self, frame: Frame) -> None:
+        """Pass the frame to the header, and to the plot; a key that has come meanwhile is done before."""
+        LiveScreen.show(self, frame)
+        self.call_later(self._placeholder.show, frame, [self.rank] if self.alone else frame.values("rank"), self.rank)
 
 
 class PlotScreen(PlottedScreen):

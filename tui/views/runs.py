@@ -34,6 +34,8 @@ _ROOMY: Final = 96
 MARKED: Final = "▸"
 SHOWN: Final = "*"
 """Before the run that keys act on, and before the one on the dashboard where that is another."""
+PICKED: Final = "="
+"""Before the run that another one is to be compared with."""
 MOST_GPUS: Final = 8
 """GPUs that have a line each; more share one."""
 
@@ -63,6 +65,14 @@ class RunList(Page, can_focus=True):
             "Remove",
             id="runs.remove",
             tooltip="Remove the marked run with its logs and records, once it has ended: asks first",
+        ),
+        Binding(
+            "equals_sign",
+            "compare",
+            "Compare",
+            id="runs.compare",
+            key_display="=",
+            tooltip="Compare two runs: pick the marked one, then mark another and press it again",
         ),
         Binding("up", "mark(-1)", "Run above", id="runs.up", tooltip="Mark the run above", show=False),
         Binding("down", "mark(1)", "Run below", id="runs.down", tooltip="Mark the run below", show=False),
@@ -101,6 +111,14 @@ class RunList(Page, can_focus=True):
             self.action = action
             self.line = line
 
+    class Paired(Message):
+        """The user wants to see two runs beside each other."""
+
+        def __init__(self, first: str, second: str) -> None:
+            super().__init__()
+            self.first = first
+            self.second = second
+
     class Left(Message):
         """The user wants to return to the ranks."""
 
@@ -132,6 +150,8 @@ class RunList(Page, can_focus=True):
         self.listing = listing
         self.marked = frame.run
         """Name of the run that keys act on."""
+        self._picked = ""
+        """Name of the run that another one is to be compared with; empty where none is picked."""
         self._looking = False
         self._first = 0
         """The number of the line on which the first run is drawn."""
@@ -207,13 +227,15 @@ class RunList(Page, can_focus=True):
             drawn = _broad(line, width, self.ink) if one_line else _narrow(line, width, self.ink)
             for index, row in enumerate(drawn):
                 shown = SHOWN if line.run_id == self._frame.run_id else " "
+                shown = PICKED if line.run == self._picked else shown
                 sign = " " if index else MARKED if line == marked else shown
                 row = fitted([Segment(f"{sign} ", self.ink["bold brand"]), *row], width)
                 rows.append(list(Segment.apply_style(row, None, self._ground)) if line == marked else row)
         if marked is not None:
             began = f"began {marked.began}" if marked.began else ""
             bare = f"nobody prepared it: {keys_of(self)['runs.show']} shows it as it is seen from outside"
-            told = (began, marked.cause, bare if marked.unmet else "")
+            picked = f"to compare with {self._picked}: mark a run, and press {keys_of(self)['runs.compare']}"
+            told = (picked if self._picked else began, marked.cause, bare if marked.unmet else "")
             rows += [[], *([Segment(f"  {units.fit(each, width - 2)}", self.ink["label"])] for each in told if each)]
         rows += self._invitation(len(lines))
         self.show_rows(rows)
@@ -311,6 +333,15 @@ class RunList(Page, can_focus=True):
         """Ask for something to be done with the marked run."""
         if (line := self.line) is not None:
             self.post_message(self.Asked(action, line))
+
+    def action_compare(self) -> None:
+        """Pick the marked run, or compare it with the one that is picked; the same one again is let go."""
+        if (line := self.line) is None:
+            return
+        first, self._picked = self._picked, "" if self._picked else line.run
+        if first and first != line.run:
+            self.post_message(self.Paired(first, line.run))
+        self.draw()
 
     def action_leave(self) -> None:
         self.post_message(self.Left())

@@ -9,6 +9,7 @@ from typing import Final
 
 from textual.dom import DOMNode
 
+from ddptop.tui.screens.comparison import ComparisonScreen
 from ddptop.tui.screens.dialogs.field import Choice
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
@@ -18,7 +19,7 @@ from ddptop.tui.screens.dialogs.question import Question
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.lists import FollowedScreen, ListScreen, LogScreen
 from ddptop.tui.screens.live import LiveScreen
-from ddptop.tui.screens.plot import PlotScreen, PlottedScreen
+from ddptop.tui.screens.plot import PlotScreen, Plotted, PlottedScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.stacks import StacksScreen
@@ -43,6 +44,7 @@ SECTIONS: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("heatmap", Heatmap),
     ("timeline", TimelineView),
     ("plots", PlottedScreen),
+    ("plots", Plotted),
     ("the plot alone", PlotScreen),
     ("crosshair", PlotPlaceholder),
     ("choice of a metric", MetricPicker),
@@ -60,6 +62,7 @@ SECTIONS: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("signals", SignalMenu),
     ("processes", ProcessMenu),
     ("list of runs", RunList),
+    ("two runs", ComparisonScreen),
     ("launch", LaunchDialog),
     ("launch", Choice),
     ("program of a launch", ProgramInput),

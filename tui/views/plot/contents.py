@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -40,6 +40,10 @@ class Look:
     extent: Extent = field(default_factory=Extent)
     chosen: bool = False
     """True where the user chose the metric."""
+    names: Sequence[str] = ()
+    """Names of the lines, where they are no ranks'."""
+    over: str = "steps"
+    """What is counted along the axis."""
 
     def follow(self, frame: Frame) -> None:
         """Where the user chose nothing, show the phase in which a rank is slow, else the loss."""
@@ -62,7 +66,9 @@ class Line:
     @property
     def order(self) -> int:
         """Where its name stands among the others': the band from its upper edge down, or the ranks in order."""
-        return int(self.name) if self.name.isdigit() else -len(_BAND) + _BAND.index(self.name)
+        if self.name in _BAND:
+            return -len(_BAND) + _BAND.index(self.name)
+        return int(self.name) if self.name.isdigit() else 0
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,8 @@ def contents_of(
     divisor, unit = _scale(metric, drawn.high)
     drawn = drawn._replace(mean=drawn.mean / divisor, low=drawn.low / divisor, high=drawn.high / divisor)
     lines = _lines(drawn, ranks, chosen, look.extent)
+    if look.names:
+        lines = tuple(replace(line, name=look.names[int(line.name)]) for line in lines if line.name.isdigit())
     together = [_logged(line.values) if look.extent.log else line.values for line in lines]
     values = np.concatenate([line.values for line in lines])
     # All there is, where all was asked for; on a logarithmic axis outliers take little room.

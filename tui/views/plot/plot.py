@@ -256,7 +256,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         metric = metric_named(self.look.metric)
         drawn = self.contents
         if drawn is None:
-            return Content(f"{metric.title} over steps")
+            return Content(f"{metric.title} over {self.look.over}")
         unit = f", {drawn.unit}" if drawn.unit else ""
         if self.crosshair is not None:
             return self._reading(drawn, hues)
@@ -278,7 +278,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         assert self.crosshair is not None
         index = drawn.column(self.crosshair)
         moment = "" if np.isnan(drawn.at[index]) else time.strftime(" %H:%M:%S", time.localtime(drawn.at[index]))
-        step = Content(f"step {units.count(int(drawn.steps[index]))}")
+        step = Content(f"{self.look.over.removesuffix('s')} {units.count(int(drawn.steps[index]))}")
         values: list[Content] = []
         ranks = sum(line.name.isdigit() for line in drawn.lines)
         for line in sorted(drawn.lines, key=lambda line: (line is not drawn.lines[-1], line.order)):
@@ -372,14 +372,14 @@ def extent_words(drawn: Contents, look: Look, run: tuple[int, int] | None, keys:
     key = keys["plot.whole"]
     if look.extent.whole:
         if usual <= every[1] - every[0]:
-            return f"the whole run · {key}: last {units.count(usual)} steps"
+            return f"the whole run · {key}: last {units.count(usual)} {look.over}"
         # All steps are recent: the key changes the range alone, and on a logarithmic scale nothing.
         return "the whole run" if look.extent.log else f"the whole run · {key}: clip outliers"
     if drawn.shown == every:
-        return "steps"
+        return look.over
     first, last = map(units.count, drawn.shown)
     count = units.count(drawn.shown[1] - drawn.shown[0] + 1)
-    shown = f"the last {count} steps" if look.extent.end is None else f"steps {first}–{last}"
+    shown = f"the last {count} {look.over}" if look.extent.end is None else f"{look.over} {first}–{last}"
     return f"{shown} · {key}: whole run"
 
 
