@@ -106,13 +106,9 @@ def again(processes: Processes, before: Group) -> Group | None:
     for group in found(processes):
         if known & group.processes:
             return group
-    left = {rank: each for rank, each in before.ranks.items() if _lives(processes, each)}
+    alive = {row.process for row in processes.table.values()}
+    left = {rank: each for rank, each in before.ranks.items() if each in alive}
     return replace(before, ranks=left) if left else None
-
-
-def _lives(processes: Processes, process: Process) -> bool:
-    row = processes.table.get(process.pid)
-    return row is not None and row.process == process
 
 
 def _by_environment(processes: Processes) -> Iterator[Group]:

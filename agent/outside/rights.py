@@ -11,6 +11,7 @@ import pwd
 from pathlib import Path
 from typing import Final
 
+from ddptop.agent.end.processes import lineage
 from ddptop.agent.run import identity
 from ddptop.agent.run.identity import Process
 
@@ -42,7 +43,7 @@ def may_look(process: Process, program: str = "") -> str:
         return f"process {pid} belongs to user {_user(row.uid)}: sudo ddptop, or as that user"
     if _namespace(pid) not in ("", identity.namespace()):
         return f"process {pid} lives in a container: run ddptop in there, with --cap-add SYS_PTRACE"
-    return "" if scope == _ANCESTORS and _is_below(pid) else by_scope()
+    return "" if scope == _ANCESTORS and os.getpid() in lineage(pid, identity.table()) else by_scope()
 
 
 def by_scope() -> str:
@@ -80,19 +81,6 @@ def _is_privileged(program: str) -> bool:
         )
     except (OSError, AttributeError):
         return False
-
-
-def _is_below(pid: int) -> bool:
-    own, seen = os.getpid(), set[int]()
-    while pid > 1 and pid not in seen:
-        seen.add(pid)
-        try:
-            pid = int(identity.fields_of(pid)[1])
-        except OSError:
-            return False
-        if pid == own:
-            return True
-    return False
 
 
 def _namespace(pid: int) -> str:

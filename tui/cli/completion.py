@@ -69,7 +69,7 @@ def _runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, s
     from ddptop.agent.client import runs
     from ddptop.agent.wire.frames import ENDED
 
-    found = {}
+    found = {} if parsed_args.verb in _ENDED_VERBS else dict.fromkeys(runs.unprepared(), "not prepared")
     for run in runs.listed():
         try:
             state, record = run.state(), run.record()
