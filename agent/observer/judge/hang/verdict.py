@@ -274,6 +274,9 @@ class _Reasoning:
         """Return the conclusion where all are in calls by their stacks: whether in the same one is not known."""
         if (stopped := self._stopped()) is not None or self._age_s < self._patience_s:
             return stopped
+        for each, missing in _ONE_WAY:
+            if self._all_are_in(each, self._waits.complete):
+                return self._unanswered(self._waits.complete, missing)
         calls: dict[tuple[str, str], list[int]] = {}
         for rank, (first, *_) in sorted(self._waits.waits.items()):
             calls.setdefault((wording.in_words(first), self._place(rank).line), []).append(rank)

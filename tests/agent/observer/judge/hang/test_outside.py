@@ -14,7 +14,7 @@ WINDOW_S = 3.0
 ENGINE = Frame("_engine_run_backward", "torch/autograd/graph.py", 841, library=True)
 IN_BACKWARD = Spot((ENGINE, Frame("main", "train.py", 40)), by="py-spy", cpu=0.5)
 BARRIER = Spot(in_library("torch/distributed/distributed_c10d.py", "barrier", 5, "save", 60), by="py-spy", cpu=0.5)
-CALLS = {"barrier": "barrier", "_engine_run_backward": "backward"}
+CALLS = {"barrier": "barrier", "recv": "recv", "_engine_run_backward": "backward"}
 """By the innermost function, the call that looks name."""
 
 
@@ -145,6 +145,16 @@ def test_where_all_are_in_calls_it_is_not_said_who_has_entered_which(
     assert (found.hang.ranks, found.hang.sure) == (blamed, False)
     assert says in found.text
     assert "entered" not in found.text
+
+
+def test_receives_that_nobody_answers_are_told_as_such() -> None:
+    """Where all ranks are in one nobody is left who could send: for that no number of a call is needed."""
+    run = Outside(2)
+    run.train(20)
+    receives = outside(in_library("torch/distributed/distributed_c10d.py", "recv", 5, "swap", 61), cpu=0.5)
+    found = hang_told(run, lambda rank, _: receives)
+    assert found.hang is not None
+    assert (found.hang.kind, "none sends" in found.text) == ("mismatch", True)
 
 
 def test_work_of_one_rank_for_which_the_others_wait_is_no_hang() -> None:
