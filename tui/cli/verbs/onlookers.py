@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.tui.cli.parsing import complain, whole
-from ddptop.tui.cli.verbs.options import RUN_HELP, Verbs, add_verb, chosen
+from ddptop.tui.cli.verbs.options import Verbs, add_verb, chosen
 
+_RUN: Final = "name of the run, its beginning, or its last 4 digits"
 _TOKEN: Final = 16
 """Letters of a token at least."""
 _EXTRAS: Final = {"prometheus_client": "export", "pyarrow": "parquet"}
@@ -30,7 +31,7 @@ def add(verbs: Verbs) -> None:
         """,
         {0: "done; --test: delivered", 1: "--test: not delivered", 2: "wrong options, no such run or address"},
     )  # fmt: skip
-    notify.add_argument("run", metavar="RUN", nargs="?", help=f"{RUN_HELP}; without it the only live run")
+    notify.add_argument("run", metavar="RUN", nargs="?", help=f"{_RUN}; without it the only live run")
     what = notify.add_mutually_exclusive_group()
     what.add_argument(
         "--to", action="append", default=[], metavar="URL", help="where to (besides the settings); may be repeated"
@@ -56,12 +57,12 @@ def _add_export(verbs: Verbs) -> None:
         {0: "written", 1: "written, but a part of the record cannot be read",
          2: "wrong options, no such run, or a port or file that is in use", 130: "Ctrl-C"},
     )  # fmt: skip
-    export.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUN_HELP}; without it all live runs")
+    export.add_argument("runs", metavar="RUN", nargs="*", help=f"{_RUN}; without it all live runs")
     what = export.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--prometheus", type=whole(0, 65_535), metavar="PORT", help="serve /metrics there; 0: a free port"
     )
-    what.add_argument("--textfile", metavar="FILE", help="write samples into FILE.prom again and again")
+    what.add_argument("--textfile", metavar="FILE", help="write samples into FILE, a *.prom, again and again")
     what.add_argument("--parquet", metavar="DIR", help="write steps.parquet and collectives.parquet there")
     what.add_argument("--csv", metavar="DIR", help="write steps.csv and collectives.csv there")
     what.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana, as JSON")
