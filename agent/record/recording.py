@@ -29,6 +29,7 @@ NOTHING: Final = (0, -1)
 _OBSERVER: Final = -1
 _LOCK_S: Final = 5.0
 """Seconds that a reader waits for a file that another process holds, before it takes it for an empty one."""
+_FURTHEST_ROW: Final = 1 << 40
 _AT_ONCE: Final = 256
 """Messages with steps that are held at a time where all are read."""
 _MOST_EVENTS: Final = 100_000
@@ -180,21 +181,29 @@ def stream_steps(database: Path, problems: list[str]) -> Iterator[wire.Steps]:
     done, single, skipped, reason = -1, 0, 0, ""
     try:
         with reader(database) as connection:
-            (last,) = connection.execute("SELECT max(rowid) FROM steps").fetchone()
+            # Else SQLite reads nothing of a file that is shorter than it was; nothing is written here.
+            connection.execute("PRAGMA writable_schema = ON")
+            try:
+                (last,) = connection.execute("SELECT max(rowid) FROM steps").fetchone()
+            except DAMAGE as problem:
+                # Where the end of the file is missing, its beginning can be read.
+                if is_locked(problem):
+                    raise
+                last, reason = _FURTHEST_ROW, str(problem)
             while last is not None and done < last:
                 query = "SELECT rowid, payload FROM steps WHERE rowid > ? AND rowid <= ? ORDER BY rowid LIMIT ?"
                 try:
                     rows = connection.execute(query, (done, last, 1 if single else _AT_ONCE)).fetchall()
+                    # A damaged tree may lead back.
+                    is_astray = bool(rows) and rows[0][0] <= done
                 except DAMAGE as problem:
                     if is_locked(problem):
                         raise
-                    reason = str(problem)
-                    if single:
-                        # Pages behind the damaged one are found by larger numbers.
-                        skipped = 2 * skipped or 1
-                        done += skipped
-                    # Those before it are read one by one.
-                    single = _AT_ONCE
+                    is_astray, reason = True, str(problem)
+                if is_astray:
+                    # Rows before the damaged page are read one by one, those behind it are found by larger numbers.
+                    skipped = (2 * skipped or 1) if single else 0
+                    done, single = done + skipped, _AT_ONCE
                     continue
                 skipped, single = 0, max(0, single - 1)
                 if not rows:

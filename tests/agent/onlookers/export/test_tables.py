@@ -120,6 +120,21 @@ def test_what_is_damaged_is_left_out_and_said(own_base: Path, tmp_path: Path) ->
     assert Run(run.directory).name == "r"
 
 
+def test_of_a_file_that_is_cut_the_beginning_is_read(own_base: Path, tmp_path: Path) -> None:
+    """As a copy that was interrupted leaves it."""
+    run = recorded(
+        own_base, [wire.Steps(0, tuple(step(number * 10 + k) for k in range(1, 5))) for number in range(300)]
+    )
+    content = (own_base / "r" / "run.db").read_bytes()
+    (own_base / "r" / "run.db").write_bytes(content[: len(content) // 2])
+    done = tables.write(run, tmp_path, CsvTable)
+    (problem,) = done.problems
+    assert "a part of the record cannot be read" in problem
+    found = [row["step"] for row in from_csv(tmp_path / "steps.csv")]
+    assert found == sorted(found)
+    assert len(found) > 0.35 * 1200
+
+
 def test_nothing_is_left_of_an_export_that_ends(
     own_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
