@@ -122,3 +122,21 @@ def test_a_packed_run_is_looked_at_like_any_other(ddptop: Ddptop, tmp_path: Path
         assert "finished" in ddptop("report", name)[1]
     assert "step 80" in ddptop("attach", "x.ddptop", "--plain")[1]
     assert ddptop("gate", "x.ddptop", "--loss-at", "80", "9")[0] == 0
+
+
+def test_a_page_has_the_comparison_with_a_baseline(ddptop: Ddptop, tmp_path: Path) -> None:
+    """Its verdict and numbers, after the run of the baseline is gone; a name that is none is one line."""
+    recorded("usual", seed=1)
+    recorded("slow", seed=3, longer={(rank, "backward"): 12.0 for rank in (0, 1)})
+    assert ddptop("baseline", "usual", "nightly")[0] == 0
+    rundir.remove(rundir.find("usual"))
+    code, _, errors = ddptop("report", "slow", "--html", "page.html", "--against", "nightly")
+    assert code == 0, errors
+    page = (tmp_path / "page.html").read_text()
+    assert "slow is slower by" in page
+    assert "Compared with" in page
+    (tmp_path / "page.html").unlink()
+    for words, said in (("--html", "page.html", "--against", "none"), "such run"), (("--against", "nightly"), "--html"):
+        code, _, errors = ddptop("report", "slow", *words)
+        assert (code, errors.count("\n"), said in errors) == (2, 1, True)
+    assert not (tmp_path / "page.html").exists()

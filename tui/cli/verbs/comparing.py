@@ -280,6 +280,14 @@ def judge(name: str | Run, limits: Limits, *, junit: Path | None = None, markdow
     return code
 
 
+def beside(run: Run, name: str) -> Comparison:
+    """Return a run compared with another one, that of a baseline before all others of that name."""
+    from ddptop.agent.client.comparison import compared, reading
+
+    with _against(name) as other:
+        return compared.compare(reading.read(other, _who()), reading.read(run, _who()))
+
+
 def _against(name: str) -> contextlib.AbstractContextManager[Run]:
     from ddptop.agent.client.keeping import kept
 

@@ -79,6 +79,9 @@ def add(verbs: Verbs) -> None:
     form.add_argument("--json", action="store_true", help="as JSON: one object (see `ddptop help json`)")
     form.add_argument("--markdown", action="store_true", help="as Markdown, for an issue tracker")
     form.add_argument("--html", metavar="FILE", help="as one page with plots and all events, for a browser")
+    report.add_argument(
+        "--against", metavar="NAME", help="with --html: compare it with this baseline, kept run, run or packed file"
+    )
     report.set_defaults(carry=_report)
 
     programs = add_verb(
@@ -226,7 +229,9 @@ def _report(options: argparse.Namespace) -> int:
 
     run = chosen(options.run, last=True)
     if options.html is not None:
-        return _page(run, options.html)
+        return _page(run, options.html, options.against)
+    if options.against is not None:
+        return complain("report: --against goes with --html; `ddptop compare` prints a comparison", 2)
     found = run.report()
     if options.json:
         print_json(report.as_json(found))
@@ -235,7 +240,7 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
-def _page(run: Run, name: str) -> int:
+def _page(run: Run, name: str, other: str | None) -> int:
     from pathlib import Path
 
     from ddptop.agent.client.acting.actor import who
@@ -244,7 +249,12 @@ def _page(run: Run, name: str) -> int:
     try:
         from ddptop.tui.cli.output.html import page
 
-        for line in page.write(run, who("shell"), file):
+        comparison = None
+        if other is not None:
+            from ddptop.tui.cli.verbs.comparing import beside
+
+            comparison = beside(run, other)
+        for line in page.write(run, who("shell"), file, comparison):
             print(f"ddptop: {line}", file=sys.stderr)
     except ModuleNotFoundError as missing:
         if missing.name != "jinja2":

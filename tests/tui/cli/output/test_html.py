@@ -18,12 +18,14 @@ from support.screens.frames import EVIL, NOW, frame
 from support.values.reports import HANG, REPORT, RUN
 
 from ddptop.agent import wire
+from ddptop.agent.client.comparison.compared import Comparison, Number
+from ddptop.agent.client.comparison.statistics import Estimate
 from ddptop.agent.client.history.columns import Columns
 from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.wire.frames import Restart
 from ddptop.tui.cli.output.html import plots
-from ddptop.tui.cli.output.html.page import Beside, rendered
+from ddptop.tui.cli.output.html.page import rendered
 from ddptop.tui.cli.output.html.plots import HEIGHT, Axes, axes_for, band, line
 
 HOSTILE = f'<script src="http://evil/x.js"></script><img src=x onerror=alert(1)>"\'>{{{{ 7 * 7 }}}}{EVIL}'
@@ -66,10 +68,10 @@ class Read(HTMLParser):
         self.text += data
 
 
-def shown(*happened: wire.Event | wire.Verdict, beside: Beside | None = None, **changes: Any) -> Read:
+def shown(*happened: wire.Event | wire.Verdict, comparison: Comparison | None = None, **changes: Any) -> Read:
     """Return the page on a run that has failed."""
     usual: dict[str, Any] = {"frame": frame("failed"), "record": RUN, "report": REPORT, "numbers": numbers()}
-    return Read(rendered(happened=happened, beside=beside, **{**usual, **changes}))
+    return Read(rendered(happened=happened, comparison=comparison, **{**usual, **changes}))
 
 
 def test_the_story_the_end_and_the_numbers_are_there() -> None:
@@ -99,8 +101,19 @@ def test_nothing_that_a_run_says_becomes_markup() -> None:
     record = replace(RUN, cwd=HOSTILE, environment={"A": HOSTILE})
     event = wire.Event(int(NOW * 1e9), HOSTILE, 1, "warning", who=HOSTILE)
     verdict = replace(SLOW, text=HOSTILE, line=HOSTILE, cause=HOSTILE)
-    beside = Beside(HOSTILE, HOSTILE, ("", HOSTILE), ((HOSTILE, HOSTILE),), ((HOSTILE, HOSTILE, HOSTILE),), (HOSTILE,))
-    page = shown(event, verdict, frame=hostile, report=report, record=record, beside=beside)
+    number = Number("step", HOSTILE, "ms", Estimate(20.0, 1.0, 10.0), None, note=HOSTILE)
+    comparison = Comparison(
+        HOSTILE,
+        HOSTILE,
+        "",
+        ((HOSTILE, HOSTILE, HOSTILE),),
+        ((HOSTILE, (HOSTILE,)),),
+        (1, 1),
+        (number,),
+        "same",
+        HOSTILE,
+    )
+    page = shown(event, verdict, frame=hostile, report=report, record=record, comparison=comparison)
     tags = {tag for tag, _ in page.tags}
     assert not tags & {"script", "img", "bold", "iframe", "link", "a", "object"}
     names = {name for _, given in page.tags for name in given}

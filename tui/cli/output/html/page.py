@@ -13,6 +13,7 @@ import numpy as np
 
 from ddptop.agent import wire
 from ddptop.agent.client import look
+from ddptop.agent.client.comparison.compared import Comparison
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.history.columns import Columns
 from ddptop.agent.client.host.program import VERSION
@@ -25,6 +26,7 @@ from ddptop.tui.cli.output.html import curves, plots
 from ddptop.tui.cli.output.html.curves import PHASES, Floats
 from ddptop.tui.cli.output.html.plots import Key, Mark, Plot, Shape
 from ddptop.tui.drawing.units import clock, date
+from ddptop.tui.model.comparison import changed, value
 from ddptop.tui.model.diagnosis import report as reports
 
 MOST_LINES: Final = 16
@@ -73,29 +75,14 @@ class Row(NamedTuple):
     is_odd: bool
 
 
-class Beside(NamedTuple):
-    """A comparison with another run, in words."""
-
-    other: str
-    """The run that this one is compared with."""
-    verdict: str
-    """All of it in one sentence."""
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    """A number of both runs each: what it is, and the cells of `heads`."""
-    differs: Sequence[tuple[str, str, str]] = ()
-    """What else is not the same: what it is, that run's, this one's."""
-    notes: Sequence[str] = ()
-
-
-def write(run: Run, who: str, file: Path, beside: Beside | None = None) -> list[str]:
+def write(run: Run, who: str, file: Path, comparison: Comparison | None = None) -> list[str]:
     """Write the page on a run; return a line on each part of its record that cannot be read.
 
     Raises:
         OSError: it cannot be written.
         RunDirError: there is no such run.
     """
-    content = page(run, who, beside)
+    content = page(run, who, comparison)
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         partial.write_text(content, encoding="utf-8")
@@ -105,11 +92,11 @@ def write(run: Run, who: str, file: Path, beside: Beside | None = None) -> list[
     return run.lacks()
 
 
-def page(run: Run, who: str, beside: Beside | None = None) -> str:
+def page(run: Run, who: str, comparison: Comparison | None = None) -> str:
     """Return the page on a run."""
     with Watch(run, who, looks_back=True) as watch:
         frame = look.heard([watch])[0]
-        return rendered(frame, run.record(), run.report(), run.happened(), curves.read(watch), beside)
+        return rendered(frame, run.record(), run.report(), run.happened(), curves.read(watch), comparison)
 
 
 def rendered(
@@ -118,7 +105,7 @@ def rendered(
     report: Report,
     happened: Sequence[wire.Event | wire.Verdict],
     numbers: Mapping[str, Columns],
-    beside: Beside | None = None,
+    comparison: Comparison | None = None,
 ) -> str:
     """Return the page on what is known of a run."""
     environment = jinja2.Environment(
@@ -133,12 +120,22 @@ def rendered(
     rows, folded, more_ranks = _rows(frame, numbers)
     return environment.get_template("page.html").render(
         run=frame.run, program=frame.program, state=frame.state, is_good=frame.state in _GOOD,
-        head=reports.head(report), cards=_cards(frame, record, numbers), facts=facts, blocks=blocks, beside=beside,
+        head=reports.head(report), cards=_cards(frame, record, numbers), facts=facts, blocks=blocks,
+        comparison=comparison, compared=_compared(comparison),
         plots=_plots(frame, happened, numbers), rows=rows, folded=folded, more_ranks=more_ranks, bar=BAR,
         phases=[Key(f"phase-{name}", name) for name in PHASES if name in numbers],
         told=told, left_out=left_out, environment=_environment(frame, record, report),
         made=date(time.time()), version=VERSION, shape=plots,
     )  # fmt: skip
+
+
+def _compared(found: Comparison | None) -> list[tuple[str, str, str, str]]:
+    """Return the rows of a comparison: a number, that of the other run, this one's, and the change."""
+    return [
+        (each.label, value(each.first, each.unit), value(each.second, each.unit), changed(each.change) or each.note)
+        for each in (() if found is None else found.numbers)
+        if each.first is not None or each.second is not None
+    ]
 
 
 def _cards(frame: Frame, record: Record, numbers: Mapping[str, Columns]) -> list[Card]:
