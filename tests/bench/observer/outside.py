@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("what", choices=("agree", "cost", "slow"))
     parser.add_argument("--seconds", type=float, default=60.0, help="of looks at each job")
     parser.add_argument("--script", action="append", default=[], help="instead of the nets of this file; repeatable")
+    parser.add_argument("--slow", action="append", choices=SLOW, help="these ways alone; repeatable")
     parser.add_argument("--turns", type=int, default=6, help="of each kind, for the cost")
     options = parser.parse_args()
     if options.what == "agree":
@@ -58,7 +59,7 @@ def main() -> None:
     elif options.what == "cost":
         _cost(options.seconds, options.turns)
     else:
-        for slow in SLOW:
+        for slow in options.slow or SLOW:
             with _job((*WORKER, "conv", slow)) as folder:
                 shares, lines, verdict = _look(_members(folder), options.seconds)
             print(f"rank 1 is slow in: {slow}\n  {verdict}")
