@@ -123,6 +123,7 @@ def concluded(frames: Frames, run: Run, directory: RunDir, events: Iterable[wire
     frame, ranks = frames
     end: dict[str, Any] = {
         "run": run.run,
+        "launched": run.launched,
         "state": run.state,
         "cause": run.cause,
         "cause_rank": run.cause_rank,

@@ -108,6 +108,8 @@ def test_a_file_of_somebody_else_starts_nothing_and_names_no_path(data: Path) ->
         record = found.record()
         assert (record.command, record.launched, record.torchrun, record.observer) == ((), False, None, None)
         assert {member.process.pid for member in found.directory.members().values()} == {0}
+        # So no key offers that.
+        assert not look.frames([found], "test")[0].launched
         with pytest.raises(RequestError, match="started by hand"):
             start.restart(found)
     file = msgspec.msgpack.decode(packed.pack(run)[len(MAGIC) :], type=packed._File)
