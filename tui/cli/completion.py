@@ -21,7 +21,7 @@ from ddptop.tui.cli.parsing import Parser
 PROGRAM: Final = "ddptop"
 
 _LIVE_VERBS: Final = frozenset({"pause", "step", "resume", "checkpoint", "stop", "checksum", "kill", "watch"})
-_ENDED_VERBS: Final = frozenset({"restart", "clean"})
+_ENDED_VERBS: Final = frozenset({"restart", "clean", "baseline", "gate", "keep", "pack"})
 
 Completer = Callable[..., "Mapping[str, str] | Iterable[str]"]
 """Gets `prefix` and `parsed_args` by name; returns what may stand there, with a description where there is one."""
@@ -87,6 +87,13 @@ def _runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, s
     return found
 
 
+def _baselines(prefix: str, **_: Any) -> dict[str, str]:
+    from ddptop.agent.client.keeping import kept
+
+    kinds = {kept.KEPT: "a kept run", kept.BASELINES: "a baseline"}
+    return {each.name: meaning for kind, meaning in kinds.items() for each in kept.files(kind)}
+
+
 def _programs(prefix: str, **_: Any) -> dict[str, str]:
     from ddptop.trainers import CATALOGUE
     from ddptop.tui.launch.programs import paths
@@ -124,6 +131,11 @@ def _injections(prefix: str, **_: Any) -> list[str]:
 _COMPLETERS: Final[Mapping[str, Completer]] = {
     "run": _runs,
     "runs": _runs,
+    "other": _runs,
+    "against": _baselines,
+    "file": FilesCompleter(),
+    "gate": FilesCompleter(),
+    "junit": FilesCompleter(),
     "program": _programs,
     "module": _modules,
     "topic": _topics,

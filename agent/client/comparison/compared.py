@@ -43,6 +43,8 @@ _EXPLAIN: Final = frozenset(
     {"hosts", "device", "backend", "torch", "python", "batch", "variables", "injected", "world"}
 )
 """Circumstances that may change all phases alike, beside the load of the machine."""
+_WAITING: Final = 2.0
+"""Times its interval by which a step has to differ where no phase does: in waiting the noise of all ranks meets."""
 _MOST_OF: Final = 0.5
 """Part of a difference that one rank's own time makes up where it is the cause."""
 _MOST_PHASES: Final = 2
@@ -270,6 +272,8 @@ def _verdict(
         own = _changed(one.own(), other.own())
         if own is None or not own.is_told or own.part * part < 0:
             where = _straggler(one, other, part) or ": wait, all ranks"
+            if abs(part) <= _WAITING * within:
+                return "same", f"no difference that the noise allows (± {_WAITING * within * 100:.1f} %)"
         elif not _EXPLAIN.intersection(name for name, _, _ in differs):
             longer, machine = ("longer", "busier") if own.part > 0 else ("less", "calmer")
             told = f"{abs(own.part) * 100:.1f} % ± {own.within * 100:.1f}"

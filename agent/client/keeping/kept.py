@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from ddptop.agent.client import runs
 from ddptop.agent.client.host import state
 from ddptop.agent.client.keeping.packed import MOST_BYTES, PackedError, pack, unpack
-from ddptop.agent.client.runs import Run, RunDirError
+from ddptop.agent.client.runs import Run
 from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import MOST_ENTRIES, check_name
 
@@ -135,19 +135,3 @@ def meant(text: str, *kinds: str) -> Iterator[Run]:
         return
     with opened(path) as run:
         yield run
-
-
-__all__ = [
-    "BASELINES",
-    "ENDING",
-    "KEPT",
-    "File",
-    "PackedError",
-    "RunDirError",
-    "files",
-    "found",
-    "keep",
-    "meant",
-    "opened",
-    "write",
-]
