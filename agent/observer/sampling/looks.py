@@ -96,7 +96,9 @@ class Window:
         told = [spy.end() for spy in self._spies]
         pids = (self._pid, self._pid, self._worker or 0)
         stacks = [phases.read(out.decode("utf-8", "replace"), pid) for (out, _), pid in zip(told, pids, strict=False)]
-        look = phases.Look(stacks[0], stacks[1], busy, late)
+        # Without the system's number of a thread py-spy takes it for active.
+        is_numbered = f"thread ({self._pid})".encode() in told[0][0]
+        look = phases.Look(stacks[0], stacks[1] if is_numbered else None, busy, late)
         of_worker = stacks[2] if len(stacks) > 2 else Counter[str]()
         return Found(self.rank, self._began_ns, time.time_ns(), look, "" if look.seen else told[0][1], of_worker)
 

@@ -20,6 +20,8 @@ from ddptop.agent.run.script.stacks import function_name
 _OTHER: Final = "other"
 _ENGINE: Final = "engine"
 """Inside of a backward pass, with no frame of the user's below: computing, or waiting for others."""
+_IDLE: Final = ("wait", _ENGINE, "data")
+"""Phases in which a training is idle, if it is, the most likely first."""
 _FADES: Final = 0.8
 """What a window counts for at the next one, in the estimate of what was idle: about five windows matter."""
 _ROUNDS: Final = 60
@@ -111,8 +113,8 @@ class Look(NamedTuple):
 
     seen: Mapping[str, int]
     """Whatever it did."""
-    active: Mapping[str, int]
-    """While it ran, or was ready to."""
+    active: Mapping[str, int] | None
+    """While it ran, or was ready to. None: py-spy does not know when, as of Python 3.10 and older."""
     busy: float | None
     """The part of the time that it ran, or was kept from it by others. None: the system does not say it."""
     late: float = 0.0
@@ -253,7 +255,8 @@ class Thread:
         total = sum(look.seen.values())
         if not total:
             return None
-        busy = look.busy if look.busy is not None else min(1.0, sum(look.active.values()) / total)
+        active = look.active or {}
+        busy = look.busy if look.busy is not None else min(1.0, sum(active.values()) / total)
         for kept in (self._seen, self._active):
             for phase in kept:
                 kept[phase] *= _FADES
@@ -264,9 +267,10 @@ class Thread:
             places[self._place(stack)] += number
         for place, number in places.items():
             self._seen[place.phase] += number
-        for stack, number in look.active.items():
+        for stack, number in active.items():
             self._active[self._place(stack).phase] += number
-        found = times(self._seen, self._active, self._busy / self._weight, self._late / self._weight)
+        ran, late = self._busy / self._weight, self._late / self._weight
+        found = supposed(self._seen, ran) if look.active is None else times(self._seen, self._active, ran, late)
         # Looks of a phase count as much as the phase takes time: see `times`.
         worth = {each: (found[each].ran + found[each].idle) / number for each, number in self._seen.items() if number}
         whole = sum(worth[place.phase] * number for place, number in places.items())
@@ -286,7 +290,7 @@ class Thread:
         ordered = sorted(((phase, where, part) for (phase, where), part in lines.items()), key=lambda each: -each[2])
         only = next(iter(look.seen)) if len(look.seen) == 1 and total >= 10 else ""
         # One that waits for nearly all of each step is found nowhere else; its CPU time shows that it moves.
-        is_still = only and not 0.005 < busy < 0.5 and not look.active.keys() - {only}
+        is_still = only and not 0.005 < busy < 0.5 and not active.keys() - {only}
         return Shares(dict(phases), ordered, max(1, round(total / self._spread(total))), busy, only if is_still else "")
 
     def _spread(self, looks: int) -> float:
@@ -345,6 +349,16 @@ def times(seen: Mapping[str, float], active: Mapping[str, float], busy: float, l
         if all_stood:
             idles = {each: (1 - busy) * stood[each] / all_stood for each in phases}
     return {each: Time(runs[each], idles[each]) for each in phases}
+
+
+def supposed(seen: Mapping[str, float], busy: float) -> dict[str, Time]:
+    """Return the time in each phase where nothing shows when the thread ran: idle is what most likely is."""
+    total = sum(seen.values()) or 1.0
+    found, left = {}, 1 - busy
+    for phase in sorted(seen, key=lambda each: _IDLE.index(each) if each in _IDLE else len(_IDLE)):
+        idle = min(seen[phase] / total, left)
+        found[phase], left = Time(seen[phase] / total - idle, idle), left - idle
+    return found
 
 
 def _part(one: float, other: float) -> float:

@@ -221,6 +221,13 @@ def test_nothing_is_called_a_wait_where_a_device_computes_the_backward_pass() ->
     assert found.phases == {"backward": 1.0, "wait": 0.0}
 
 
+def test_where_nothing_shows_when_it_ran_it_is_supposed_to_be_idle_in_waits() -> None:
+    """Of Python 3.10: first in collectives, then in the backward pass; never for longer than it was idle."""
+    found = Thread(belongs_to_library).take(Look({ENGINE: 20, SLEEPS: 10}, None, 0.8))
+    assert found is not None
+    assert found.phases == pytest.approx({"backward": 2 / 3 - 0.2, "wait": 0.2, "forward": 1 / 3})
+
+
 @pytest.mark.parametrize(
     ("look", "still"),
     [
