@@ -184,7 +184,7 @@ async def test_keys_follow_the_settings() -> None:
     source = StillSource(frame())
     mine = Settings(keys={"run": {"pause": "p,f5"}, "app.help": "H", "app.leave": "Q"})
     app = DdptopApp(source, clock=lambda: NOW, settings=mine)
-    async with app.run_test(size=(100, 60), notifications=True) as pilot:
+    async with app.run_test(size=(100, 70), notifications=True) as pilot:
         await pilot.press("space", "question_mark")
         assert source.asked == []
         await pilot.press("p")
