@@ -506,6 +506,11 @@ class Session:
             # As in `wait`.
             self.faults.note("counting anew", error)
 
+    def count_from(self, steps: int) -> None:
+        """Begin, in the middle of a training, with the step behind so many."""
+        self.gate.completed = steps
+        self.stamps.renumber(steps)
+
     def wait(self) -> None:
         """Hold the training thread at the boundary of the step that was counted last, while the group is paused.
 

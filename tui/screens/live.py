@@ -70,7 +70,11 @@ class LiveScreen(Transient[int]):
             tooltip="Have the agent join a job that nobody prepared (Python 3.14 and newer): asks first",
         ),
         Binding(
-            "J", "app.act('leave')", "Leave", id="run.leave", tooltip="Take the agent out of a job that it has joined"
+            "J",
+            "app.act('leave')",
+            "Take out",
+            id="run.leave",
+            tooltip="Take the agent out of a job that it has joined",
         ),
         Binding("k", "app.act('kill')", "Kill", id="run.kill", tooltip="Kill the run or the chosen rank: asks first"),
         Binding(

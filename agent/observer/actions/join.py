@@ -249,6 +249,8 @@ def _await_all(action: Action, token: str, members: Mapping[int, Member]) -> Tur
     """Return once all ranks have joined."""
     path, ranks, run = action.directory.path, sorted(members), action.directory.read().run
     chosen: dict[int, int] = {}
+    action.ranks.ranks = ranks
+    steps = max((beat.step for beat in action.ranks.beats().values()), default=0)
     since: tuple[float, int] | None = None
     action.wait()
     while True:
@@ -280,7 +282,7 @@ def _await_all(action: Action, token: str, members: Mapping[int, Member]) -> Tur
                 margin = 1 + math.ceil((passed - since[1]) / len(ranks) * _NOTICE_S / took_s)
                 chosen = chosen_at(found, ranks, margin)
                 if chosen:
-                    joins.choose(path, joins.Step(token, {str(rank): at for rank, at in chosen.items()}))
+                    joins.choose(path, joins.Step(token, {str(rank): at for rank, at in chosen.items()}, steps))
         yield NAP_S / 4
 
 

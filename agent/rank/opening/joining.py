@@ -55,6 +55,7 @@ class Joining:
         self._boundaries: list[dict[str, int]] = []
         """The newest."""
         self._at: int | None = None
+        self._steps = 0
         self._wrapped: list[weakref.ref[Any]] | None = None
         """Its modules of DDP and FSDP, None before it is known to train."""
         self.session: Session | None = None
@@ -92,8 +93,11 @@ class Joining:
         self._answer("refused" if self._failed else "joined", self._failed)
 
     def _choose(self) -> None:
-        at = joins.chosen(self._directory.path, self._token, self._rank)
+        if (step := joins.chosen(self._directory.path, self._token)) is None:
+            return
+        at = step.at.get(str(self._rank))
         with self._lock:
+            self._steps = step.steps
             # Where it has passed that one, the observer sees that.
             self._at = at if at is not None and at > self._passed else None
 
@@ -131,10 +135,10 @@ class Joining:
         self._hooks.clear()
         before = next(each for each in self._directory.reported() if each.rank == self._rank)
         wrapped = [module for each in self._wrapped or () if (module := each()) is not None]
-        return begin(self._directory, before, self._hooks, wrapped)
+        return begin(self._directory, before, self._hooks, wrapped, self._steps)
 
 
-def begin(directory: RunDir, before: Member, hooks: around.StepHooks, wrapped: list[Any]) -> Session:
+def begin(directory: RunDir, before: Member, hooks: around.StepHooks, wrapped: list[Any], steps: int) -> Session:
     """Start the agent behind a step, on the thread that has made it, with what there is of the training by then.
 
     Args:
@@ -142,6 +146,7 @@ def begin(directory: RunDir, before: Member, hooks: around.StepHooks, wrapped: l
         before: the record of the rank without an agent, which is its record again once it leaves.
         hooks: the hooks of all optimizers.
         wrapped: its modules of DDP and FSDP.
+        steps: that it has counted by now.
 
     Raises:
         RuntimeError: the agent cannot be heard.
@@ -154,6 +159,7 @@ def begin(directory: RunDir, before: Member, hooks: around.StepHooks, wrapped: l
         raise RuntimeError("its agent cannot be heard")
     try:
         _take_in(session, torch, wrapped)
+        session.count_from(steps)
     except Exception:
         session.take_out()
         raise
@@ -172,7 +178,6 @@ def _take_in(session: Session, torch: Any, wrapped: list[Any]) -> None:
             session.checks.wrapped(module)
     _watch_groups(session, torch)
     session.announce(None, f"joined at {time.strftime('%H:%M:%S')}: steps are counted from there", None, None, None)
-    session.stamps.resume()
 
 
 def _watch_groups(session: Session, torch: Any) -> None:

@@ -544,9 +544,9 @@ class Stamps:
         self._parts = current.parts
         self._recorded, self._since = self.steps, now
 
-    def renumber(self) -> None:
-        """Begin the first step of another count, which is recorded."""
-        self._before, self._next, self.cost.next_counted = self.steps, 0, 0
+    def renumber(self, counted: int = 0) -> None:
+        """Begin the first step of another count, which is recorded, or that behind so many."""
+        self._before, self._next, self.cost.next_counted = self.steps - counted, 0, 0
         self.resume()
 
     def abandon(self) -> None:

@@ -61,6 +61,8 @@ class Step(msgspec.Struct, frozen=True):
     token: Label
     at: dict[str, int]
     """By rank, its number as the rank counts them."""
+    steps: int = 0
+    """Steps that they had counted before they left last: they count on from there."""
 
 
 def begin(run: Path, request: Request, script: str) -> Path:
@@ -103,10 +105,10 @@ def choose(run: Path, step: Step) -> None:
     private.replace(run / FOLDER / _STEP, msgspec.json.encode(step))
 
 
-def chosen(run: Path, token: str, rank: int) -> int | None:
-    """Return the boundary at which a rank joins; None where none was chosen yet."""
+def chosen(run: Path, token: str) -> Step | None:
+    """Return the boundary at which all join; None where none was chosen yet."""
     step = _read(run / FOLDER / _STEP, Step)
-    return step.at.get(str(rank)) if step is not None and step.token == token else None
+    return step if step is not None and step.token == token else None
 
 
 def _read(path: Path, kind: type[_Kind]) -> _Kind | None:

@@ -138,7 +138,7 @@ def about_freeze(run: str, left_s: float | None, reason: str, resume: str) -> Qu
 
 def about_joining(run: str, world: int, leave: str) -> Question:
     """Ask whether the agent is to join a job that nobody prepared; `leave` is the key that undoes it."""
-    ranks = f"all {world} ranks, at the end of the same step" if world > 1 else "the rank, at the end of a step"
+    ranks = f"the {world} ranks, at the end of the same step" if world > 1 else "the rank, at the end of a step"
     facts = (
         f"Runs a script in the processes (Python 3.14 and newer), by which ddptop's agent joins {ranks}. It hooks "
         "torch; parameters stay the same to the bit, and for about a second steps may take longer.",

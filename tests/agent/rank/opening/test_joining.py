@@ -69,6 +69,10 @@ class Job(Unprepared):
         yield 0.0
         return {rank: self.send(rank, command) for rank in (self.ranks if ranks is None else ranks)}
 
+    def beats(self) -> dict[int, wire.Beat]:
+        """See `Ranks`."""
+        return {}
+
     def find(self) -> bool:
         """See `Ranks`."""
         return True
