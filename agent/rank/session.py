@@ -372,7 +372,7 @@ class Session:
         if self._record_before is not None:
             self.rendezvous.end()
             descriptors.give_up()
-            self._account.hand_back(self._record_before)
+            self._account.hand_back(msgspec.structs.replace(self._record_before, steps=self.gate.completed))
             self._presence.end()
 
     def _where_left(self, trace: TracebackType | None) -> str:

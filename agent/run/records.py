@@ -94,6 +94,8 @@ class Member(msgspec.Struct, frozen=True):
     is the file that the rank's own output goes to."""
     joined: bool = False
     """True where its agent has come in the middle of its training: `log` is as it was before."""
+    steps: _Whole = 0
+    """Steps that its agent had counted when it left: it counts on from there, should it join again."""
 
 
 def without_end_by_others(member: Member) -> Member:

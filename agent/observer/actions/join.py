@@ -249,8 +249,7 @@ def _await_all(action: Action, token: str, members: Mapping[int, Member]) -> Tur
     """Return once all ranks have joined."""
     path, ranks, run = action.directory.path, sorted(members), action.directory.read().run
     chosen: dict[int, int] = {}
-    action.ranks.ranks = ranks
-    steps = max((beat.step for beat in action.ranks.beats().values()), default=0)
+    steps = max(each.steps for each in members.values())
     since: tuple[float, int] | None = None
     action.wait()
     while True:

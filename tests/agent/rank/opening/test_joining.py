@@ -69,10 +69,6 @@ class Job(Unprepared):
         yield 0.0
         return {rank: self.send(rank, command) for rank in (self.ranks if ranks is None else ranks)}
 
-    def beats(self) -> dict[int, wire.Beat]:
-        """See `Ranks`."""
-        return {}
-
     def find(self) -> bool:
         """See `Ranks`."""
         return True
@@ -109,12 +105,14 @@ def test_a_rank_that_the_agent_has_left_is_as_it_was_and_has_trained_the_same(jo
     """Twice: torch's functions are the very objects they were, nothing is left open, and the parameters are those of
     the same training without the agent; both ranks join and count the same steps.
     """
+    held = 0
     for number in (1, 2):
         assert "has joined 2 ranks" in job.do(joining.join)
         assert all(each.by_agent for each in job.directory.members().values())
         steps = [job.send(rank, wire.Hold(1, "hold", 60_000)) for rank in (0, 1)]
         assert all(each.done for each in steps)
-        held = max(each.step or 0 for each in steps)
+        held, before = max(each.step or 0 for each in steps), held
+        assert held > before, "steps are counted on"
         for rank in (0, 1):
             assert job.send(rank, wire.Commit(2, "hold", held, 60_000)).done
         until(partial(job.are_at, held), "both to be held")
