@@ -448,6 +448,8 @@ class Sampled(Message, frozen=True, tag="sampled"):
     busy: Amount | None = None
     """Part of the stretch in which the main thread ran on a CPU, or was kept from it by others. None: there are no
     looks."""
+    starved: Amount | None = None
+    """Part of the stretch in which the main thread was ready to run and had no CPU. None: the system does not say."""
 
 
 def sampling_error(share: float, looks: int) -> float:

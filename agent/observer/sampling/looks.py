@@ -92,13 +92,13 @@ class Window:
 
     def end(self) -> Found:
         """Return what was found."""
-        busy, late = _parts(self._ran, _ran(self._pid))
+        busy, late, starved = _parts(self._ran, _ran(self._pid))
         told = [spy.end() for spy in self._spies]
         pids = (self._pid, self._pid, self._worker or 0)
         stacks = [phases.read(out.decode("utf-8", "replace"), pid) for (out, _), pid in zip(told, pids, strict=False)]
         # Without the system's number of a thread py-spy takes it for active.
         is_numbered = f"thread ({self._pid})".encode() in told[0][0]
-        look = phases.Look(stacks[0], stacks[1] if is_numbered else None, busy, late)
+        look = phases.Look(stacks[0], stacks[1] if is_numbered else None, busy, late, starved)
         of_worker = stacks[2] if len(stacks) > 2 else Counter[str]()
         return Found(self.rank, self._began_ns, time.time_ns(), look, "" if look.seen else told[0][1], of_worker)
 
@@ -131,14 +131,17 @@ def _ran(pid: int) -> _Ran | None:
         return None
 
 
-def _parts(began: _Ran | None, ended: _Ran | None) -> tuple[float | None, float]:
-    """Return the parts of the time in which a thread ran or was kept from it, and in which it was late to wake up."""
+def _parts(began: _Ran | None, ended: _Ran | None) -> tuple[float | None, float, float | None]:
+    """Return the parts of the time in which a thread ran or was kept from it, in which it was late to wake up, and in
+    which it had no CPU at all.
+    """
     if began is None or ended is None:
-        return None, 0.0
+        return None, 0.0, None
     passed, ran, queued, woken, preempted = (now - then for now, then in zip(ended, began, strict=True))
     # Each time that it is to run again it may have to wait for a CPU.
     late = queued * woken / max(1, woken + preempted)
-    return min(1.0, max(0.0, (ran + queued - late) / 1e9 / passed)), min(1.0, max(0.0, late / 1e9 / passed))
+    busy, late, starved = (min(1.0, max(0.0, ns / 1e9 / passed)) for ns in (ran + queued - late, late, queued))
+    return busy, late, starved
 
 
 def uses_device(pid: int) -> bool:

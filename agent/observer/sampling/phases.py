@@ -119,6 +119,8 @@ class Look(NamedTuple):
     """The part of the time that it ran, or was kept from it by others. None: the system does not say it."""
     late: float = 0.0
     """The part that it was ready to run after it had been idle, and had no CPU yet: its wait lasted longer."""
+    starved: float | None = None
+    """The part that it was ready to run and had no CPU, for whatever reason."""
 
 
 class Shares(NamedTuple):

@@ -291,6 +291,7 @@ class Sampling:
                 lines=tuple(wire.SampledLine(*each) for each in lines),
                 blocks=shares.blocks,
                 busy=round(shares.busy, 4),
+                starved=found.look.starved,
             )
         )
 

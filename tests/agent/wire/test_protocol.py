@@ -74,7 +74,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.SampledLine: "phase where share",
     wire.Sampled: (
         "sampled: rank at_ns span_ns looks shares lines still_since_ns still_at cost_percent generation blocks "
-        "log_step log_total log_loss log_at_ns problem busy"
+        "log_step log_total log_loss log_at_ns problem busy starved"
     ),
     wire.Event: "event: at_ns text rank level action who",
     wire.EventLine: "at text rank level verdict",

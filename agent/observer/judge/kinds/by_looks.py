@@ -48,6 +48,8 @@ class _Spent:
 
     looks: int = 0
     blocks: int = 0
+    starved: float = 0.0
+    """Looks for the time in which it had no CPU."""
     phases: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """By phase, the looks that found it in there."""
     lines: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
@@ -57,6 +59,7 @@ class _Spent:
         """Add the looks of a stretch."""
         self.looks += message.looks
         self.blocks += message.blocks
+        self.starved += message.looks * (message.starved or 0.0)
         for phase, share in message.shares.items():
             self.phases[phase] += message.looks * share
         for line in message.lines:
@@ -67,12 +70,18 @@ class _Spent:
         """The part of the time that it waited for others."""
         return self.phases.get("wait", 0.0) / self.looks
 
+    @property
+    def spare(self) -> float:
+        """That, and the part in which it had no CPU: on a crowded host it is nobody's fault to be kept from it."""
+        return self.wait + self.starved / self.looks
+
 
 def _together(several: Iterable[_Spent]) -> _Spent:
     made = _Spent()
     for each in several:
         made.looks += each.looks
         made.blocks += each.blocks
+        made.starved += each.starved
         for phase, looks in each.phases.items():
             made.phases[phase] += looks
         for line, looks in each.lines.items():
@@ -91,8 +100,8 @@ class _Bin:
 
     def less(self, rank: int) -> float:
         """Return the part of the time by which a rank has waited less than the others."""
-        others = [each.wait for other, each in self.spent.items() if other != rank]
-        return statistics.median(others) - self.spent[rank].wait
+        others = [each.spare for other, each in self.spent.items() if other != rank]
+        return statistics.median(others) - self.spent[rank].spare
 
 
 @dataclass(frozen=True)
@@ -207,7 +216,7 @@ def _since(view: Sequence[_Bin], found: _Suspicion) -> int:
 
 def worst(bins: Sequence[_Bin]) -> _Suspicion | None:
     """Return the rank that waits least, where it waits clearly less than the others; else None."""
-    waits = {number: _together(each.spent[number] for each in bins).wait for number in bins[-1].spent}
+    waits = {number: _together(each.spent[number] for each in bins).spare for number in bins[-1].spent}
     found = suspicion_of(bins, min(waits, key=waits.__getitem__))
     if found is None or not found.alone or found.less < ERRORS * found.error:
         return None
@@ -225,7 +234,7 @@ def suspicion_of(bins: Sequence[_Bin], rank: int) -> _Suspicion | None:
     errors = math.hypot(*(sampling_error(each.wait, each.blocks) for each in others)) / len(others)
     by_looks = math.hypot(sampling_error(own.wait, own.blocks), errors * (1.25 if len(others) > 2 else 1.0))
     each_bin = [each.less(rank) for each in bins]
-    less = usual - own.wait
+    less = statistics.median(each.spare for each in others) - own.spare
     return _Suspicion(
         rank,
         own.wait,
@@ -233,7 +242,7 @@ def suspicion_of(bins: Sequence[_Bin], rank: int) -> _Suspicion | None:
         less,
         max(by_looks, *(_error(each_bin, size) for size in TOGETHER)),
         sum(each > 0 for each in each_bin) / len(each_bin),
-        all(each.wait - own.wait >= ALONE * less for each in others),
+        all(each.spare - own.spare >= ALONE * less for each in others),
     )
 
 

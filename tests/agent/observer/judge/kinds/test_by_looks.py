@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 from support.values.looked import S, Training
 
@@ -52,6 +53,18 @@ def test_no_rank_of_a_healthy_training_is_named(training: Training) -> None:
     for seed in range(4):
         training.seed = seed
         assert told(training.world, training.stretches()) == []
+
+
+def test_a_rank_that_has_no_core_is_not_blamed_for_that() -> None:
+    """On a crowded host the one that others keep from its core waits least; one that is slow besides is named."""
+
+    def crowded(slow: dict[int, tuple[str, float, str]], *starved: float) -> set[int | None]:
+        stretches = Training(2, slow=slow, until=120).stretches()
+        found = told(2, (msgspec.structs.replace(each, starved=starved[each.rank]) for each in stretches))
+        return {verdict.rank for _, verdict in found}
+
+    assert crowded({1: FORWARD}, 0.05, 0.35) == set()
+    assert crowded({1: FORWARD}, 0.2, 0.25) == {1}
 
 
 def test_the_line_says_how_sure_it_is_and_what_the_rank_does_instead() -> None:
