@@ -21,11 +21,13 @@ from ddptop.tui.control.actions import RULES
 from ddptop.tui.link.fleet import line_of
 from ddptop.tui.link.source import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 from ddptop.tui.screens.dialogs.kill import KillDialog
-from ddptop.tui.screens.dialogs.question import FREEZE, RESUME, SAVE_AND_STOP, Question
+from ddptop.tui.screens.dialogs.question import FREEZE, JOIN, RESUME, SAVE_AND_STOP, Question
 
-ANSWERS = {"stop": SAVE_AND_STOP, "restart": RESUME, "freeze": FREEZE}
+ANSWERS = {"join": JOIN, "stop": SAVE_AND_STOP, "restart": RESUME, "freeze": FREEZE}
 """What the user says where there is a question before."""
 DONE = {
+    "join": "join",
+    "leave": "leave",
     "pause": "pause",
     "resume": "resume",
     "cancel": "resume",
