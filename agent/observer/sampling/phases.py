@@ -40,7 +40,7 @@ _THREAD: Final = re.compile(r"thread \((0x[0-9A-Fa-f]+|\d+)\)(?:: (.*))?")
 _DIST: Final = r"torch/distributed/"
 
 _WAITS: Final = (
-    (_DIST + r"distributed_c10d\.py", r"(?!init_process_group|_?new_|destroy_|get_)\w+"),
+    (_DIST + r"distributed_c10d\.py", r"(?!init_process_group|_create_|_?new_|destroy_|get_)\w+"),
     (_DIST + r"_functional_collectives\.py", r"wait_tensor|_maybe_wait_tensor|wait"),
     (r"torch/nn/parallel/distributed\.py", r"_\w*(?:sync|broadcast)\w*"),
     (_DIST + r"(?:fsdp/_fully_shard|_composable/fsdp)/\w+\.py", r"wait_for_unshard|_wait_all_gather\w*"),
