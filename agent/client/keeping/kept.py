@@ -112,7 +112,7 @@ def opened(path: Path) -> Iterator[Run]:
     except OSError as problem:
         if problem.errno == errno.ENOENT and not path.exists():
             raise PackedError(
-                f"{path}: no such file, and no such run; `ddptop ps` and `ddptop keep` list them"
+                f"{path}: no such file, and no such run; `ddptop ps` and `ddptop baselines` list them"
             ) from None
         raise PackedError(f"{path}: {problem.strerror or problem}") from problem
 
