@@ -33,7 +33,7 @@ _WINDOW: Final = 0.05
 """Part of a run over which its loss is taken: single losses differ more than two runs do."""
 _LEAST_WINDOW: Final = 5
 """Columns of that at least."""
-_SURELY: Final = 1.3
+_SURELY: Final = 1.2
 """Times the interval of a single number by which a phase has to differ: any of them may do so by chance."""
 _LEAST_PART: Final = 0.01
 """Part of a step by which a phase has to differ."""
