@@ -116,8 +116,9 @@ class Progress:
         every_s = standstill.UNSEEN_S / LOOKS if last is None else (message.at_ns - last.at_ns) / ONE
         self._every_s = min(max(0.0, every_s), standstill.LONGEST_S)
         self.seen[message.rank] = Seen(message.at_ns, message.still_since_ns, call, 100 * (message.busy or 0.0))
-        trains = message.shares.keys() & {"backward", "optimizer"}
-        self.has_stepped |= message.still_since_ns is None and (bool(trains) or message.log_step is not None)
+        # The import of torch goes through the files of its optimizers, too.
+        trains = "backward" in message.shares or message.log_step is not None
+        self.has_stepped |= message.still_since_ns is None and trains
         present = [found for rank in self.present if (found := self.seen.get(rank)) is not None]
         waiting = [found.still_ns for found in present if found.call and found.still_ns is not None]
         still = [found.still_ns for found in present if found.still_ns is not None]

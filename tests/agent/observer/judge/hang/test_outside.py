@@ -117,6 +117,20 @@ def test_a_run_that_hung_before_anybody_looked_is_told_as_one() -> None:
     assert (found.hang.ranks, found.hang.where) == ((1,), "train.py:31 main")
 
 
+def test_a_rank_that_does_not_come_to_the_rendezvous_is_named() -> None:
+    """The imports before it go through files of optimizers, which is no step yet."""
+    run = Outside(2)
+    for rank in range(2):
+        imports = Sampled(rank, run.now_ns, ONE, 30, {"other": 0.9, "optimizer": 0.1}, blocks=30, busy=1.0)
+        run.watch.sampled(imports, run.now_ns)
+    joins = outside(in_library("torch/distributed/distributed_c10d.py", "_create", 669, "join", 62), cpu=0.0)
+    joins.activity = "rendezvous"
+    found = hang_told(run, at(outside(in_user_code(31, source="time.sleep(3600)"), cpu=0.0), joins), 50)
+    assert found.hang is not None
+    assert (found.hang.ranks, found.hang.where) == ((1,), "train.py:31 main")
+    assert "rank 0 waits for it in init_process_group" in found.text
+
+
 def test_all_ranks_that_are_stopped_are_named() -> None:
     """Nobody looks at a stopped process again and again; its state says it."""
     run = Outside(2)
