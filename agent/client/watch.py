@@ -357,6 +357,8 @@ class Watch:
         if self._observed is not None:
             self._observed.ask_for_history()
             self._observed.take_answers()
+        elif self.history is not None:
+            self.history.asked.ask_source()
 
     def watch(self, ranks: frozenset[int], logs: frozenset[int] = frozenset()) -> None:
         """Say which ranks' records are looked at, and whose logs; the frames of a small group come anyway."""

@@ -121,6 +121,8 @@ def test_a_packed_run_is_looked_at_like_any_other(ddptop: Ddptop, tmp_path: Path
         assert ddptop("status", name)[0] == 0
         assert "finished" in ddptop("report", name)[1]
     assert "step 80" in ddptop("attach", "x.ddptop", "--plain")[1]
+    assert ddptop("attach", "x.ddptop", "--screenshot", "x.svg")[0] == 0
+    assert "step" in (tmp_path / "x.svg").read_text()
     assert ddptop("gate", "x.ddptop", "--loss-at", "80", "9")[0] == 0
 
 
