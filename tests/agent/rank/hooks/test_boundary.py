@@ -32,6 +32,7 @@ class Session:
 
     def __init__(self) -> None:
         self.faults, self.stamps, self.steps, self.cuts = Faults(), self, 0, 0
+        self.step_hooks = None
         self.checks = self.gate = self
         counting = SimpleNamespace(is_under_way=False)
         self.diagnoses = SimpleNamespace(workers=Workers(own_sources), counting=counting)

@@ -61,6 +61,7 @@ class Rank:
         self.checks.watch(torch)
         self.nested = False
         of_rank: Any = self
+        self._leaves = False
         self.marks = Marks(of_rank)
         self.boundary = Boundary(of_rank, lambda: self.nested)
         self.before, self.after = hooks_of_steps(of_rank, self.boundary, lambda: False)
