@@ -19,6 +19,7 @@ from textual.notifications import SeverityLevel
 from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.client.diagnoses import DIAGNOSES, first_ranks
 from ddptop.agent.client.frame import Frame
+from ddptop.agent.wire.frames import OUTSIDE
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import is_offered, remedy, to_save, why_not
 from ddptop.tui.drawing.keynames import keys_of
@@ -182,7 +183,7 @@ class Acting:
         if not read_only:
             all_ended = isinstance(run, Frame) and run.all_ended
             known = {"launched": run.launched, "waiting": bool(run.waiting), "all_ended": all_ended}
-            known_by = run.known_by if isinstance(run, Frame) else "agent"
+            known_by = run.known_by if isinstance(run, Frame) else OUTSIDE if run.unprepared else "agent"
             reason = why_not(action, run.state, known_by=known_by, **known)
             if other := remedy(action, run.state, known_by=known_by, **known):
                 place = name.partition(".")[0]
@@ -319,7 +320,13 @@ class Acting:
             case Unholdable() if shown and turn.waiting is not None and turn.waiting.line:
                 # It has waited: whoever began it may be typing something else by now, which a dialog would take.
                 newest = self._shown.newest()
-                offered = is_offered("freeze", newest.state, launched=newest.launched, all_ended=newest.all_ended)
+                offered = is_offered(
+                    "freeze",
+                    newest.state,
+                    launched=newest.launched,
+                    all_ended=newest.all_ended,
+                    known_by=newest.known_by,
+                )
                 how = keys_of(self._app)["run.freeze"] if offered else f"`ddptop pause {turn.run} --freeze`"
                 text = f"{acted.text}; {how} freezes it instead"
                 self._app.notify(text, title=f"{turn.name} refused", severity="error", timeout=15, markup=False)

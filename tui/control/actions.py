@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddptop.agent.client.diagnoses import DIAGNOSES
-from ddptop.agent.wire.frames import ENDED
+from ddptop.agent.wire.frames import ENDED, OUTSIDE
 from ddptop.agent.wire.vocabulary.refusals import REGISTRATION
 from ddptop.trainers import CATALOGUE
 
@@ -42,13 +42,21 @@ RULES: Final[Mapping[str, Rule]] = {
     # Where there are steps to make it over, or ranks that can be held.
     **{name: Rule(_MOVING if each.steps is not None else _MOVING | _HELD) for name, each in DIAGNOSES.items()},
     "stop": Rule(_MOVING | _HELD),
-    "join": Rule(None, known_by="outside"),
+    "join": Rule(None, known_by=OUTSIDE),
     "leave": Rule(_MOVING, known_by="joined"),
     "kill": Rule(None),
     "restart": Rule(ENDED, launched=True),
 }
 """By the name of an action, as keys and messages have it."""
 
+
+WITHOUT_AGENT: Final[Mapping[str, frozenset[str] | None]] = {
+    "freeze": _MOVING,
+    "resume": frozenset({"frozen"}),
+    "join": None,
+    "kill": None,
+}
+"""What is offered of a run whose ranks have no agent, and in which states; None: in all but the ended ones."""
 
 WAITING: Final = frozenset({"cancel", "freeze", "kill"})
 """What is offered while an action waits for ranks, whoever has asked for it."""
@@ -74,11 +82,16 @@ def is_offered(
         known_by: where its numbers come from.
     """
     rule = RULES[action]
+    states = rule.states
+    if known_by == OUTSIDE and state not in ENDED:
+        if action not in WITHOUT_AGENT:
+            return False
+        states = WITHOUT_AGENT[action]
     if all_ended and state not in ENDED:
         return action == "kill"
     if waiting and state not in ENDED:
         return action in WAITING
-    fits = state not in ENDED if rule.states is None else state in rule.states
+    fits = state not in ENDED if states is None else state in states
     return fits and (launched or not rule.launched) and rule.known_by in ("", known_by)
 
 
@@ -100,6 +113,8 @@ def why_not(
         return "the run has not ended"
     if waiting or state in ("pausing", "killing"):
         return "another action is under way"
+    if known_by == OUTSIDE and action not in WITHOUT_AGENT:
+        return "nobody prepared this job, so no agent in its ranks can do that"
     if action == "join" and known_by == "agent":
         return "its ranks were started with the agent"
     if action == "step":

@@ -29,6 +29,21 @@ def test_each_state_offers_what_can_be_done_in_it(state: str) -> None:
         assert offered == (ended if state in ENDED else LIVE.get(state, {"kill"})), launched
 
 
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("running", {"freeze", "join", "kill"}),
+        ("stalled", {"freeze", "join", "kill"}),
+        ("frozen", {"resume", "join", "kill"}),
+        ("starting", {"join", "kill"}),
+        ("finished", set()),
+    ],
+)
+def test_a_run_without_an_agent_offers_what_needs_none(state: str, expected: set[str]) -> None:
+    """Nobody is in its ranks who could hold them, save or measure; its processes can be stopped and ended."""
+    assert {each for each in RULES if is_offered(each, state, launched=False, known_by="outside")} == expected
+
+
 @pytest.mark.parametrize("state", STATES)
 def test_what_waits_for_ranks_can_be_cancelled_or_replaced_by_a_freeze(state: str) -> None:
     """Whatever the ranks do meanwhile; once the run is over there is nothing to cancel."""
