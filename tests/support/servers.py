@@ -17,6 +17,8 @@ class Mood:
     def __init__(self) -> None:
         self.code = 200
         self.headers: dict[str, str] = {}
+        self.body = b"because of secret-path"
+        """What an answer that is no success says."""
         self.hangs = threading.Event()
         self.freed = threading.Event()
         self.taken: list[tuple[str, dict[str, str], bytes]] = []
@@ -50,7 +52,7 @@ def http(port: int = 0) -> Iterator[Mood]:
                 for name, value in mood.headers.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(b"because of secret-path" if mood.code != 200 else b"")
+                self.wfile.write(mood.body if mood.code != 200 else b"")
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -30,8 +30,8 @@ TIMEOUT_S: Final = 10.0
 """Seconds that a server may take for each part of its answer."""
 COMMAND_S: Final = 30.0
 """Seconds that a command may take."""
-_ANSWER: Final = 300
-"""Bytes that are read of an answer that is no success."""
+_ANSWER: Final = 4096
+"""Bytes that are read of an answer that is no success: more than is shown, which may end within a secret."""
 
 
 class TargetError(Complaint):
@@ -72,9 +72,24 @@ def masked(url: str) -> str:
     if not colon or scheme.lower() not in ("http", "https"):
         # Where other services have their secrets nobody knows but them.
         return f"{scheme}://{MASK}" if colon else MASK
-    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    shown = f"{scheme}://{host.rpartition('@')[2]}"
-    return shown if rest.rstrip("/") == host and "@" not in host else f"{shown}/{MASK}"
+    server = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if "@" in rest[len(server) :]:
+        # A password may have one of these in it: where it ends is not sure.
+        return f"{scheme}://{MASK}"
+    # What stands in the place of a port and is none may be a password, too.
+    known = re.match(r"(\[[0-9A-Fa-f:.]*\]|[^:\[\]\s]*)(:[0-9]{1,5}$)?", server.rpartition("@")[2])
+    shown = known[0] if known else ""
+    return f"{scheme}://{shown}" if rest.rstrip("/") == shown else f"{scheme}://{shown}/{MASK}"
+
+
+def _hidden(text: str, *secrets: str) -> str:
+    """Return a text with a mask in the place of these parts of a URL, whole or in pieces."""
+    found = {each for secret in secrets for each in (secret, unquote(secret))}
+    found |= {piece for each in found for piece in re.split(r"[/:@?&=,;#]", each)}
+    for each in sorted(found, key=len, reverse=True):
+        if len(each) > 3:
+            text = text.replace(each, MASK)
+    return text
 
 
 def target(url: str) -> Target:
@@ -89,8 +104,11 @@ def target(url: str) -> Target:
         scheme = urlsplit(url).scheme.lower()
         if scheme in ("http", "https"):
             return _Webhook(url)
-    except ValueError as problem:
-        raise TargetError(f"{masked(url)}: {problem}") from None
+    except ValueError:
+        # Its text may quote the part of the URL that is a secret.
+        raise TargetError(
+            f"{masked(url)}: no URL; a port has digits only, up to 65535, and / ? # @ in a password are %2F %3F %23 %40"
+        ) from None
     if "://" not in url:
         raise TargetError(f"{masked(url)}: no URL; give https://…, exec:COMMAND, or a service as slack://…")
     if find_spec("apprise") is None:
@@ -112,17 +130,19 @@ class _Webhook(Target):
         super().__init__(url)
         parts = urlsplit(url)
         if not parts.hostname:
-            raise ValueError("names no host")
+            raise TargetError(f"{self.shown}: names no host")
         # Reading it checks it.
         port = "" if parts.port is None else f":{parts.port}"
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self._url = urlunsplit((parts.scheme, host + port, parts.path or "/", parts.query, ""))
         if re.search(r"[\x00-\x20\x7f]", self._url) or not self._url.isascii():
-            raise ValueError("has characters that no URL has; write them as %20")
+            raise TargetError(f"{self.shown}: has characters that no URL has; write them as %20")
         self._headers = {"Content-Type": "application/json", "User-Agent": f"ddptop/{VERSION}"}
         if parts.username is not None:
             named = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
             self._headers["Authorization"] = f"Basic {base64.b64encode(named).decode()}"
+        login = parts.netloc.rpartition("@")[0]
+        self._secrets = (parts.path, parts.query, login, self._headers.get("Authorization", "").removeprefix("Basic "))
         self._opener = urllib.request.build_opener(_NoRedirects)
 
     def send(self, message: Message) -> None:
@@ -131,21 +151,23 @@ class _Webhook(Target):
             self._opener.open(request, timeout=TIMEOUT_S).close()
         except urllib.error.HTTPError as answer:
             with answer:
-                raise Undelivered(f"{self.shown}: {_said(answer)}", _after(answer)) from None
+                raise Undelivered(f"{self.shown}: {self._said(answer)}", _after(answer)) from None
         except urllib.error.URLError as problem:
-            raise Undelivered(f"{self.shown}: {problem.reason}") from None
+            raise Undelivered(f"{self.shown}: {_hidden(str(problem.reason), *self._secrets)}") from None
         except (OSError, http.client.HTTPException, ValueError) as problem:
-            raise Undelivered(f"{self.shown}: {type(problem).__name__}: {problem}") from None
+            said = _hidden(str(problem), *self._secrets)
+            raise Undelivered(f"{self.shown}: {type(problem).__name__}: {said}") from None
 
-
-def _said(answer: urllib.error.HTTPError) -> str:
-    if 300 <= answer.code < 400:
-        there = masked(answer.headers.get("Location") or "elsewhere")
-        return f"is now at {there} ({answer.code}): messages are sent only to the address that is given"
-    said = b""
-    with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-        said = answer.read1(_ANSWER) if isinstance(answer.fp, http.client.HTTPResponse) else b""
-    return f"answers {answer.code} {answer.reason} {clean_line(said.decode(errors='replace'), 200)}".rstrip()
+    def _said(self, answer: urllib.error.HTTPError) -> str:
+        if 300 <= answer.code < 400:
+            there = masked(answer.headers.get("Location") or "elsewhere")
+            return f"is now at {there} ({answer.code}): messages are sent only to the address that is given"
+        content = b""
+        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            content = answer.read1(_ANSWER) if isinstance(answer.fp, http.client.HTTPResponse) else b""
+        # Many a server quotes the path that it does not know.
+        said = _hidden(f"{answer.reason} {content.decode(errors='replace')}", *self._secrets)
+        return f"answers {answer.code} {clean_line(said, 200)}".rstrip()
 
 
 def _after(answer: urllib.error.HTTPError) -> float:
@@ -158,9 +180,12 @@ class _Command(Target):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self._words = shlex.split(url.removeprefix(COMMAND))
+        try:
+            self._words = shlex.split(url.removeprefix(COMMAND))
+        except ValueError as problem:
+            raise TargetError(f"{self.shown}: {problem}") from None
         if not self._words:
-            raise ValueError("names no command")
+            raise TargetError(f"{self.shown}: names no command")
 
     def send(self, message: Message) -> None:
         try:
@@ -191,7 +216,7 @@ class _Service(Target):
         if found is None:
             raise TargetError(f"{self.shown}: Apprise knows no such URL; https://appriseit.com/services has them")
         self._service = found
-        self._secrets = sorted({each for each in re.split(r"[/:@?&=,]", unquote(url)) if len(each) > 3}, key=len)[::-1]
+        self._url = url
 
     def send(self, message: Message) -> None:
         import apprise
@@ -208,6 +233,4 @@ class _Service(Target):
                 # A hundred services, and what each of them raises.
                 is_done, reason = False, f"{type(problem).__name__}: {problem}"
         if not is_done:
-            for each in self._secrets:
-                reason = reason.replace(each, MASK)
-            raise Undelivered(f"{self.shown}: {reason or 'not taken'}")
+            raise Undelivered(f"{self.shown}: {_hidden(reason, self._url) or 'not taken'}")
