@@ -95,6 +95,7 @@ class Courier:
         """Begin."""
         self.delivery = delivery
         self._news = threading.Event()
+        self._stopped = threading.Event()
         threading.Thread(target=self._run, name="courier", daemon=True).start()
 
     def put(self, message: Message) -> None:
@@ -102,12 +103,19 @@ class Courier:
         self.delivery.put(message, time.monotonic())
         self._news.set()
 
+    def stop(self) -> None:
+        """Deliver nothing of what waits."""
+        self._stopped.set()
+        self._news.set()
+
     def _run(self) -> None:
         while True:
             # Before the look: what comes after it wakes this up.
             self._news.clear()
+            if self._stopped.is_set():
+                return
             pause_s = self.delivery.turn(time.monotonic())
             if pause_s is None:
                 self._news.wait()
             elif pause_s:
-                time.sleep(pause_s)
+                self._stopped.wait(pause_s)

@@ -80,6 +80,9 @@ class Notifier:
     def _know_targets(self) -> list[Courier]:
         """Return those who deliver to the addresses of now."""
         wanted = dict.fromkeys((*self._chosen.to, *start.targets(self._run)))
+        for url, courier in self._couriers.items():
+            if courier is not None and url not in wanted:
+                courier.stop()
         self._couriers = {url: self._couriers[url] if url in self._couriers else self._courier(url) for url in wanted}
         return [each for each in self._couriers.values() if each is not None]
 

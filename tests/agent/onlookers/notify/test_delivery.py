@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,27 @@ def test_without_apprise_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(TargetError, match=r"pip install 'ddptop\[notify\]'"):
         target("ntfy://topic")
     assert target("https://host/x").shown == "https://host/***"
+
+
+def test_a_thread_that_is_stopped_delivers_nothing_more() -> None:
+    """Not even what waits for the next attempt."""
+    before = threading.enumerate()
+    ids: list[str] = []
+    failed = threading.Event()
+
+    class Down(Target):
+        def send(self, message: Message) -> None:
+            ids.append(message.id)
+            raise Undelivered("no")
+
+    courier = Courier(Delivery(Down("https://x"), lambda line: failed.set()))
+    (thread,) = [each for each in threading.enumerate() if each.name == "courier" and each not in before]
+    courier.put(message())
+    assert failed.wait(20)
+    courier.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert ids == ["i/1"]
 
 
 def test_the_thread_waits_out_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

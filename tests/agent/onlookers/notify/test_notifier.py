@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -82,6 +83,23 @@ def test_a_run_is_followed_through_its_observers_to_its_end(own_base: Path, thre
         "end",
     ]
     assert not said
+
+
+def test_what_waits_for_an_address_that_is_taken_back_is_not_sent(own_base: Path, threads: ThreadPoolExecutor) -> None:
+    """Its thread ends; that of another address goes on."""
+    record = rundir.Run("r", "r", "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, state="running")
+    before = threading.enumerate()
+    with observed(record) as observer:
+        run = Run(observer.directory)
+        start.set_targets(run, [f"http://127.0.0.1:{servers.free_port()}/"])
+        notifier = Notifier(run, Notify(to=("exec:true",)), print)
+        observer.tell(verdicts=[wire.Verdict(1, "hang", "rank 1 has not entered", time.time_ns() - 3 * S, rank=1)])
+        assert looked(notifier, observer, threads)
+        couriers = [each for each in threading.enumerate() if each.name == "courier" and each not in before]
+        assert len(couriers) == 2
+        start.set_targets(run, [])
+        assert looked(notifier, observer, threads)
+        until(lambda: [each.is_alive() for each in couriers].count(True) == 1, "the end of one of them")
 
 
 def test_a_run_that_is_gone_or_another_is_left(own_base: Path, threads: ThreadPoolExecutor) -> None:
