@@ -6,7 +6,9 @@ Between two looks nobody is connected to an observer.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -84,11 +86,20 @@ class Server(ThreadingHTTPServer):
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(Samples(Looks(look_at)))
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print nothing of somebody who is gone before the answer is: that is no fault here."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
 
 def _family(address: tuple[str, int]) -> int:
     import socket
 
-    return socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
+    try:
+        return socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
+    except UnicodeError:
+        # A name that cannot be asked for, such as one with an empty part.
+        raise OSError(errno.EINVAL, "no name of a host") from None
 
 
 class _Answer(BaseHTTPRequestHandler):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import stat
+import struct
 import threading
 import time
 import urllib.error
@@ -107,6 +109,33 @@ def test_a_token_is_asked_for_and_only_metrics_are_there() -> None:
             read(address.replace("metrics", "etc/passwd"), **right)
 
 
+def test_somebody_who_is_gone_before_the_answer_leaves_no_trace(capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing is printed where the exporter runs, and the next one is answered."""
+    asked, gone = threading.Event(), threading.Event()
+
+    def look() -> list[Frame]:
+        asked.set()
+        assert gone.wait(20)
+        return [frame()]
+
+    with scrapes.Server(("127.0.0.1", 0), look) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            port = server.server_address[1]
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+                assert asked.wait(20)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            gone.set()
+            until(lambda: not [each for each in threading.enumerate() if "process_request" in each.name], "its end")
+            assert "ddptop_run_up" in read(f"http://127.0.0.1:{port}/metrics")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert capfd.readouterr().err == ""
+
+
 def test_many_who_ask_share_a_look() -> None:
     """The observer answers once a second, however many ask."""
     moments = iter((0.0, 0.0, 0.0, 0.9, 1.0, 1.0, 1.1))
@@ -147,6 +176,9 @@ def test_what_cannot_be_served_is_refused(own_base: Path, tmp_path: Path) -> Non
     """A port in use; other machines without a token, or with one that others can read: one line, exit code 2."""
     token = tmp_path / "token"
     token.write_text("a" * 32)
+    mine = tmp_path / "mine"
+    mine.touch(0o600)
+    mine.write_text("a" * 32)
     port = free_port()
     with started(*DDPTOP, "export", "--prometheus", str(port), stdout=-1) as process:
         assert process.stdout is not None
@@ -157,6 +189,7 @@ def test_what_cannot_be_served_is_refused(own_base: Path, tmp_path: Path) -> Non
             (["--prometheus", "0", "--host", "0.0.0.0"], "go together"),
             (["--prometheus", "0", "--host", "0.0.0.0", "--token-file", str(token)], "chmod 600"),
             (["--prometheus", "0", "no-such-run"], "no such run"),
+            (["--prometheus", "0", "--host", "a..b", "--token-file", str(mine)], "a..b port 0: no name of a host"),
         ):
             refused = ddptop("export", *words)
             assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)

@@ -221,6 +221,9 @@ def test_a_recorded_run_gets_a_page(damaged: bool, own_base: Path, tmp_path: Pat
     assert bool(done.stderr) == damaged or "older ddptop" in done.stderr
     page = Read(file.read_text())
     assert "rank 0: ValueError: bad lr" in page.text
+    for folder in ("", ".", "/", str(tmp_path)):
+        refused = ddptop("report", "r", "--html", folder)
+        assert (refused.returncode, refused.stderr) == (2, f"ddptop: {Path(folder)}: Is a directory\n")
     refused = ddptop("report", "r", "--html", str(tmp_path / "none" / "report.html"))
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -82,6 +83,8 @@ def write(run: Run, who: str, file: Path, comparison: Comparison | None = None) 
         OSError: it cannot be written.
         RunDirError: there is no such run.
     """
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     content = page(run, who, comparison)
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
