@@ -21,14 +21,14 @@ from textual.screen import Screen
 from ddptop.agent.client.host.settings import SettingsError, path
 from ddptop.tui.app.keys.counting import DIGITS, PASSING
 from ddptop.tui.screens.live import LiveScreen
-from ddptop.tui.screens.plot import PlottedScreen
+from ddptop.tui.screens.plot import Plotted, PlottedScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.ranks import RankView
 
 _OURS: Final = "ddptop.tui."
 """How the names of our own modules begin: the keys of Textual's widgets are not remapped here."""
 
-_FIRST: Final[tuple[type[DOMNode], ...]] = (LiveScreen, RunScreen, RankView, PlottedScreen)
+_FIRST: Final[tuple[type[DOMNode], ...]] = (LiveScreen, RunScreen, RankView, PlottedScreen, Plotted)
 """The classes of `SECTIONS` whose keys the first screen may name."""
 
 Remapped = Mapping[str, str]
