@@ -23,6 +23,7 @@ from ddptop.agent.client.sources import unprepared as outside
 from ddptop.agent.end import survey
 from ddptop.agent.record import retention
 from ddptop.agent.run import identity, records, rundir
+from ddptop.agent.run.files.masking import Mask
 from ddptop.agent.run.rundir import KEEP_ENDED as KEEP_ENDED
 from ddptop.agent.run.rundir import RunDir, is_alive
 from ddptop.agent.run.rundir import RunDirError as RunDirError
@@ -60,6 +61,10 @@ class Run:
     def record(self) -> Record:
         """Return how it was launched, and its end; its state there is out of date where its observer has died."""
         return self.directory.read()
+
+    def mask(self) -> Mask:
+        """Return what hides its secrets in a text that leaves this machine."""
+        return Mask(self.directory.path, self.record())
 
     def state(self) -> str:
         """Return its present state; writes and starts nothing."""

@@ -17,6 +17,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from ddptop.agent import wire
 from ddptop.agent.end import cause as causes
 from ddptop.agent.end import hung, kinds, last_words, survey, traces
@@ -24,12 +26,13 @@ from ddptop.agent.end.processes import signal_name
 from ddptop.agent.record import recording
 from ddptop.agent.run import ends, hosts, states
 from ddptop.agent.run.ends import Death
-from ddptop.agent.run.files import masking, tail
+from ddptop.agent.run.files import tail
+from ddptop.agent.run.files.masking import Mask
 from ddptop.agent.run.records import TORCHRUN
 from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.run.switches import checking, injection
 from ddptop.agent.startup.version import VERSION
-from ddptop.agent.text import MASK, clean, clean_line, ranks_in_spans
+from ddptop.agent.text import clean, clean_line, ranks_in_spans
 from ddptop.agent.wire.report import EndKind, RankEnd, Report
 
 _EVENTS: Final = 12
@@ -40,8 +43,6 @@ _TOGETHER: Final = (kinds.MISMATCH, kinds.TIMEOUT, kinds.LOST_PEER, kinds.UNKNOW
 """Kinds of ends that the stack of another rank than the first one explains, too."""
 _OUTPUT_LINES: Final = 15
 _TRACE_LINES: Final = 60
-_SHORTEST_SECRET: Final = 6
-"""Characters from which on a hidden value is looked for in texts: a shorter one would be found everywhere."""
 
 
 def of(directory: RunDir) -> Report:
@@ -60,7 +61,7 @@ def of(directory: RunDir) -> Report:
             found = replace(found, cause=judgement.cause, cause_rank=judgement.rank, kind=judgement.kind)
     generation = max((member.generation for member in members.values()), default=0)
     deaths = ends.read(directory.path, generation)
-    hide = _Mask(masking.hidden(directory.path, run))
+    hide = Mask(directory.path, run)
     beats, hellos = _last_words(directory.database)
     beats = {rank: each for rank, each in beats.items() if each.generation in (None, generation)}
     steps = completed(members, _last_steps(directory.database, generation, len(members)), beats)
@@ -125,10 +126,10 @@ def of(directory: RunDir) -> Report:
         first=next((each for each in ranks if each.rank == first), None),
         ranks=ranks,
         collateral=_collateral([each for each in ranks if each.rank != first]),
-        traceback=(trace := hide.lines(text)),
+        traceback=(trace := "\n".join(clean(hide.line(line)) for line in text.splitlines())),
         stack=traces.folded(trace.splitlines()),
         traceback_rank=of_rank,
-        events=tuple(hide.event(each) for each in newest),
+        events=tuple(structs.replace(each, text=hide.line(each.text)) for each in newest),
         verdicts=tuple(verdicts[-_VERDICTS:]),
         versions=_versions(beats, hellos),
         launched_as=clean_line(hide.line(launching(run)), 2000),
@@ -143,24 +144,6 @@ def _ended(state: str, run: Run, members: Iterable[Member], deaths: Mapping[int,
     times = [each.ended.at_ns for each in members if each.ended is not None]
     times += [death.at_ns for death in deaths.values()]
     return min(times, default=None if state in ("starting", "running") else run.ended_at_ns)
-
-
-class _Mask:
-    """Puts the mask in place of the values that the record of the run hides."""
-
-    def __init__(self, hidden: tuple[str, ...]) -> None:
-        self._hidden = [value for value in hidden if len(value) >= _SHORTEST_SECRET]
-
-    def line(self, text: str) -> str:
-        for value in self._hidden:
-            text = text.replace(value, MASK)
-        return text
-
-    def lines(self, text: str) -> str:
-        return "\n".join(clean(self.line(line)) for line in text.splitlines())
-
-    def event(self, event: wire.Event) -> wire.Event:
-        return wire.Event(event.at_ns, self.line(event.text), event.rank, event.level, event.action, event.who)
 
 
 def _last_words(database: Path) -> tuple[dict[int, wire.Beat], dict[int, wire.Hello]]:
@@ -219,7 +202,7 @@ def _rank(
     beat: wire.Beat | None,
     step: int | None,
     directory: RunDir,
-    hide: _Mask,
+    hide: Mask,
     *,
     alive: bool,
     by_kill: bool,

@@ -3,7 +3,7 @@
 A file holds the record of the run and of its ranks, events, verdicts, the last frames, the numbers of all steps and, as
 far as there is room, its newest whole steps and the ends of its logs. Times are rounded to one part in 2,048. A file
 may come from anybody: sizes are checked before anything is taken apart, each part is decoded by a type with bounds, no
-name in it becomes a path, and of its processes and command lines nothing is believed.
+name in it becomes a path, and of its processes and command lines nothing is believed. Secrets of the run are masked.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
+from itertools import islice
+from operator import gt
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,13 +27,15 @@ from ddptop.agent.record import recording
 from ddptop.agent.record.history.packing import INDEX
 from ddptop.agent.record.history.stored import Writer
 from ddptop.agent.run import records
-from ddptop.agent.run.files import private
+from ddptop.agent.run.files import decoding, private
 from ddptop.agent.run.files.database import DAMAGE
+from ddptop.agent.run.files.masking import Mask
 from ddptop.agent.run.records import Member
 from ddptop.agent.run.rundir import RunDir, RunDirError, check_name
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire.frames import ENDED
-from ddptop.agent.wire.message import MAX_MESSAGE_BYTES
+from ddptop.agent.wire.incoming import cleaned
+from ddptop.agent.wire.message import MAX_MESSAGE_BYTES, MOST_RANKS
 from ddptop.agent.wire.steps.numbers import CUSTOM
 
 MAGIC: Final = b"ddptop run\n"
@@ -48,16 +52,22 @@ LEAST_WHOLE: Final = 8 << 10
 LOG_TAIL: Final = 4096
 """Last bytes of each log."""
 _MOST_LOGS: Final = 64
+_MOST_ROWS: Final = 4 * MOST_RANKS
+"""Rows of a table at most."""
+_MOST_OF: Final = private.LARGEST_RECORD, 64 << 20
+"""Bytes of the record, and of those of the ranks, once they are unpacked."""
 _EXACT: Final = frozenset({"", "loss", "learning_rate", "memory", "mfu", "number"})
 """Numbers that are not rounded, as those of the script."""
 _BITS: Final = {"step": 13, "time": 15, "memory": 15}
 """Last bits of a single that are rounded away, by kind: of a step one part in 2,048, of a color one in 512."""
 
+_Row = TypeVar("_Row")
 _Bytes = Annotated[bytes, Meta(max_length=MOST_UNPACKED)]
 _Payload = Annotated[bytes, Meta(max_length=16 * MAX_MESSAGE_BYTES)]
 _Whole = Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
 _Count = Annotated[int, Meta(ge=1, le=1 << 24)]
 _Moment = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+_Number = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _Word = Annotated[str, Meta(max_length=200)]
 
 
@@ -79,20 +89,33 @@ class _File(msgspec.Struct, array_like=True):
     """Record, ranks, tables, buckets, steps, logs."""
 
 
-_Tables = dict[_Word, Annotated[list[list[Any]], Meta(max_length=1 << 20)]]
+_Table = Annotated[list[_Row], Meta(max_length=_MOST_ROWS)]
+_Members = Annotated[list[Member], Meta(max_length=MOST_RANKS)]
+_Logs = Annotated[dict[_Word, Annotated[bytes, Meta(max_length=LOG_TAIL)]], Meta(max_length=_MOST_LOGS)]
 _Steps = Annotated[list[tuple[_Whole, _Whole, _Moment, _Moment, _Payload]], Meta(max_length=1 << 20)]
+
+
+class _Tables(msgspec.Struct):
+    """Rows of the tables, by their names, as `_QUERIES` asks for them."""
+
+    latest: _Table[tuple[_Word, _Number, _Number, _Payload]] = []
+    events: _Table[tuple[_Number, _Payload]] = []
+    verdicts: _Table[tuple[_Number, _Number, _Number | None, _Payload]] = []
+    frames: _Table[tuple[_Number, _Payload]] = []
+    progress: _Table[tuple[_Number, _Payload]] = []
 
 
 class _Buckets(msgspec.Struct, array_like=True):
     """The numbers of one kind: what its pieces have, one after the other, column by column."""
 
-    pieces: Annotated[list[tuple[_Whole, _Whole, _Whole, _Whole, _Count]], Meta(max_length=1 << 20)]
+    pieces: Annotated[list[tuple[_Whole, _Whole, _Whole, _Whole, _Count]], Meta(max_length=1 << 16)]
     """Number, level, first, last, and how many buckets each has."""
     index: tuple[_Bytes, _Bytes, _Bytes, _Bytes]
     numbers: dict[_Word, tuple[_Bytes, _Bytes]]
     """By name, how many rows each piece has of it, a byte each, and all of these."""
 
 
+_AllBuckets = Annotated[dict[_Word, _Buckets], Meta(max_length=8)]
 _QUERIES: Final = {
     "latest": ("SELECT kind, rank, generation, payload FROM latest WHERE kind != 'steps'", 4),
     "events": ("SELECT at_ns, payload FROM events ORDER BY at_ns, rowid", 2),
@@ -126,7 +149,7 @@ def pack(run: Run, name: str = "") -> bytes:
     if record is None:
         run.record()
         raise PackedError(f"run {run.name} has not ended; `ddptop kill {run.name}` ends it")
-    directory = run.directory
+    directory, hide = run.directory, run.mask()
     ranks = directory.everyone()
     tables: dict[str, list[object]] = {}
     buckets: dict[str, _Buckets] = {}
@@ -137,15 +160,17 @@ def pack(run: Run, name: str = "") -> bytes:
         for table, (query, _) in _QUERIES.items():
             # A table that an older recording lacks costs itself.
             with suppress(sqlite3.Error):
-                tables[table] = [list(row) for row in connection.execute(query)]
+                tables[table] = [_masked(row, hide) for row in islice(connection.execute(query), _MOST_ROWS)]
         with suppress(sqlite3.Error):
             buckets = {kind: _shrunk(connection.execute(_ALL_BUCKETS, (kind,)), _BITS[kind]) for kind in _KINDS}
         numbers = zlib.compress(msgspec.msgpack.encode(buckets), 9)
-        rest = _newest_steps(connection, max(LEAST_WHOLE, A_STEP * _records(buckets) - len(numbers)))
-    logs = {f"rank-{rank}.log": _tail(directory.rank_log(rank)) for rank in sorted(ranks)[:_MOST_LOGS]}
-    shown = replace(record, run=name or record.run)
+        rest = _newest_steps(connection, hide, max(LEAST_WHOLE, A_STEP * _records(buckets) - len(numbers)))
+    logs = {f"rank-{rank}.log": _tail(directory.rank_log(rank), hide) for rank in sorted(ranks)[:_MOST_LOGS]}
+    texts = hide.texts(msgspec.to_builtins(record))
+    shown = texts | {"run": name or record.run, "run_id": record.run_id, "state": record.state}
+    members = hide.texts(msgspec.to_builtins(list(ranks.values())))
     contents: list[object] = [
-        msgspec.json.encode(shown), msgspec.json.encode(list(ranks.values())), tables, buckets, rest, logs,
+        msgspec.json.encode(shown), msgspec.json.encode(members), tables, buckets, rest, logs,
     ]  # fmt: skip
     raw = [each if isinstance(each, bytes) else msgspec.msgpack.encode(each) for each in contents]
     parts = tuple(_Part(len(each), zlib.compress(each, 9)) for each in raw)
@@ -155,22 +180,27 @@ def pack(run: Run, name: str = "") -> bytes:
     return packed
 
 
-def _tail(log: Path) -> bytes:
+def _masked(row: Iterable[object], hide: Mask) -> list[object]:
+    return [hide.content(each) if isinstance(each, bytes) else each for each in row]
+
+
+def _tail(log: Path, hide: Mask) -> bytes:
     with suppress(OSError), private.open_plain(log) as file:
+        # A secret at the cut has to be seen whole.
         file.seek(0, 2)
-        file.seek(max(0, file.tell() - LOG_TAIL))
-        return file.read(LOG_TAIL)
+        file.seek(max(0, file.tell() - 2 * LOG_TAIL))
+        return hide.content(file.read(2 * LOG_TAIL))[-LOG_TAIL:]
     return b""
 
 
-def _newest_steps(connection: sqlite3.Connection, room: int) -> list[tuple[int, int, int, int, bytes]]:
+def _newest_steps(connection: sqlite3.Connection, hide: Mask, room: int) -> list[tuple[int, int, int, int, bytes]]:
     """Return the newest rows of whole steps that take so many bytes once they are packed."""
     packing, found, size = zlib.compressobj(9), list[tuple[int, int, int, int, bytes]](), 0
     for row in connection.execute(_NEWEST):
         size += len(packing.compress(row[4]) + packing.flush(zlib.Z_SYNC_FLUSH))
         if size > room:
             break
-        found.append(row)
+        found.append((*row[:4], hide.content(row[4])))
     return found[::-1]
 
 
@@ -243,21 +273,26 @@ def _unpacked(packed: bytes, folder: Path) -> Run:
     file = msgspec.msgpack.decode(memoryview(packed)[len(MAGIC) :], type=_File)
     if file.form > FORM:
         raise PackedError(f"packed by a newer ddptop (form {file.form}); use that one")
-    if len(file.parts) < 6 or sum(part.size for part in file.parts) > MOST_UNPACKED:
+    sizes = [part.size for part in file.parts]
+    if len(sizes) < 6 or sum(sizes) > MOST_UNPACKED or any(map(gt, sizes, _MOST_OF)):
         raise PackedError("damaged (sizes that no packed run has)")
     record_, ranks_, tables_, buckets_, steps_, logs_ = (_opened(part) for part in file.parts[:6])
     record = _harmless(records.decode(record_, Record))
-    ranks = [_bare(records.decode(each, Member)) for each in msgspec.json.decode(ranks_, type=list[msgspec.Raw])]
+    # Before anything else of msgspec is given the type.
+    decoding.of(Member)
+    ranks = msgspec.json.decode(ranks_, type=_Members)
     tables = msgspec.msgpack.decode(tables_, type=_Tables)
-    buckets = msgspec.msgpack.decode(buckets_, type=dict[_Word, _Buckets])
+    buckets = msgspec.msgpack.decode(buckets_, type=_AllBuckets)
     steps = msgspec.msgpack.decode(steps_, type=_Steps)
-    logs = msgspec.msgpack.decode(logs_, type=dict[_Word, Annotated[bytes, Meta(max_length=LOG_TAIL)]])
+    logs = msgspec.msgpack.decode(logs_, type=_Logs)
     directory = RunDir(folder / record.run)
-    for each in (directory.path, directory.path / "ranks", directory.logs):
-        each.mkdir(mode=0o700)
-    for member in ranks:
+    for path in (directory.path, directory.path / "ranks", directory.logs):
+        path.mkdir(mode=0o700)
+    for each in ranks:
+        member = cleaned(each)
         if member.rank < record.world:
-            private.write(directory.rank_record(member.rank), msgspec.json.encode(member))
+            bare = _bare(member, directory.rank_log(member.rank))
+            private.write(directory.rank_record(member.rank), msgspec.json.encode(bare))
             if tail := logs.get(f"rank-{member.rank}.log"):
                 private.write(directory.rank_log(member.rank), tail)
     _fill(directory.database, record.world, file.protocol, tables, buckets, steps)
@@ -290,15 +325,19 @@ def _harmless(record: Record) -> Record:
     )  # fmt: skip
 
 
-def _bare(member: Member) -> Member:
-    return replace(member, process=replace(member.process, pid=0, started=0.0), pub="", cmd="", log_begin=0)
+def _bare(member: Member, log: Path) -> Member:
+    """Return a rank without a process, whose output is in a file of ours whatever file it names."""
+    return replace(
+        member, process=replace(member.process, pid=0, started=0.0), pub="", cmd="", log_begin=0,
+        log=None if member.log is None else str(log),
+    )  # fmt: skip
 
 
 def _fill(
     database: Path,
     world: int,
     protocol: int,
-    tables: Mapping[str, list[list[Any]]],
+    tables: _Tables,
     buckets: Mapping[str, _Buckets],
     steps: Iterable[tuple[int, int, int, int, bytes]],
 ) -> None:
@@ -308,9 +347,8 @@ def _fill(
         with connection:
             connection.execute(f"PRAGMA user_version = {protocol:d}")
             for table, (_, width) in _QUERIES.items():
-                sound = [row for row in tables.get(table, ()) if len(row) == width]
                 marks = ", ".join("?" * width)
-                connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES({marks})", sound)
+                connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES({marks})", getattr(tables, table))
             for kind in _KINDS:
                 if kind in buckets:
                     rows = ((kind, *row) for row in _grown(buckets[kind]))

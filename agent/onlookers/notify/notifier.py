@@ -60,6 +60,7 @@ class Notifier:
         """
         self._run = run
         self._run_id = run.record().run_id
+        self._mask = run.mask()
         self._chosen = chosen
         self._say = say
         self._conditions = Conditions(chosen.kinds, chosen.slow_s, host())
@@ -135,7 +136,8 @@ class Notifier:
             self._heart.put(message)
 
     def _explained(self, message: Message) -> Message:
-        """Return a message on a death with the kind of the failure and its line of code, as the report has them."""
+        """Return a message without secrets, one on a death with the report's kind of the failure and line of code."""
+        message = replace(message, text=self._mask.line(message.text))
         if message.kind not in ("death", "end") or message.kind_of == "host":
             return message
         try:

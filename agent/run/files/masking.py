@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -17,6 +17,8 @@ from ddptop.agent.run.records import Run
 from ddptop.agent.text import MASK, is_secret, masked_words
 
 _FILE: Final = "secrets.json"
+_SHORTEST_SECRET: Final = 6
+"""Characters from which on a hidden value is looked for in texts: a shorter one would be found everywhere."""
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -82,6 +84,36 @@ def hidden(folder: Path, run: Run) -> tuple[str, ...]:
     ]
     secret = {value if shown == MASK else value.partition("=")[2] for shown, value in pairs if MASK in shown}
     return tuple(sorted(filter(None, secret), key=len, reverse=True))
+
+
+class Mask:
+    """Puts the mask in place of the values that the record of a run hides, wherever they stand in its texts."""
+
+    def __init__(self, folder: Path, run: Run) -> None:
+        self._hidden = [value for value in hidden(folder, run) if len(value) >= _SHORTEST_SECRET]
+
+    def line(self, text: str) -> str:
+        """Return a text without them."""
+        for value in self._hidden:
+            text = text.replace(value, MASK)
+        return text
+
+    def texts(self, value: Any) -> Any:
+        """Return what was decoded from JSON without them; its keys stay."""
+        match value:
+            case str():
+                return self.line(value)
+            case dict():
+                return {key: self.texts(each) for key, each in value.items()}
+            case list() | tuple():
+                return [self.texts(each) for each in value]
+        return value
+
+    def content(self, content: bytes) -> bytes:
+        """Return bytes with as many asterisks in their place, so that a message stays one."""
+        for value in self._hidden:
+            content = content.replace(value.encode(), b"*" * len(value.encode()))
+        return content
 
 
 def _is_masked(run: Run) -> bool:

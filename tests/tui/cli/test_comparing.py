@@ -142,3 +142,15 @@ def test_a_page_has_the_comparison_with_a_baseline(ddptop: Ddptop, tmp_path: Pat
         code, _, errors = ddptop("report", "slow", *words)
         assert (code, errors.count("\n"), said in errors) == (2, 1, True)
     assert not (tmp_path / "page.html").exists()
+
+
+def test_no_gate_tells_a_secret_of_the_run(ddptop: Ddptop, tmp_path: Path) -> None:
+    """Its lines and its JUnit go to the log of a CI, where all can read them."""
+    recorded(
+        "dead", state="failed", cause="rank 1: ValueError: bad key s3cr3t-value", environment={"TOKEN": "s3cr3t-value"}
+    )
+    code, output, _ = ddptop("gate", "dead", "--loss-at", "50", "9", "--junit", "x.xml")
+    assert code == 1
+    assert "dead failed: rank 1: ValueError: bad key ***" in output
+    assert "bad key ***" in (tmp_path / "x.xml").read_text()
+    assert "s3cr3t" not in output + (tmp_path / "x.xml").read_text()

@@ -262,7 +262,7 @@ def judge(name: str | Run, limits: Limits, *, junit: Path | None = None, markdow
         if limits.step or limits.memory:
             other = opened.enter_context(_against(limits.against))
             comparison = compared.compare(reading.read(other, _who()), measured, anyway=limits.anyway)
-        outcomes = gate.judge(limits, measured, run.record().cause or "", comparison)
+        outcomes = gate.judge(limits, measured, run.mask().line(run.record().cause or ""), comparison)
     code = gate.code(outcomes)
     if junit is not None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 from support.values.ended_runs import recorded
 
+from ddptop.agent import wire
 from ddptop.agent.client import look
 from ddptop.agent.client.comparison import compared, reading
 from ddptop.agent.client.keeping import kept, packed
@@ -19,6 +21,7 @@ from ddptop.agent.client.keeping.packed import MAGIC, PackedError
 from ddptop.agent.client.runs import Run
 from ddptop.agent.client.start import run as start
 from ddptop.agent.client.start.request import RequestError
+from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 
 
@@ -119,6 +122,78 @@ def test_a_file_of_somebody_else_starts_nothing_and_names_no_path(data: Path) ->
         with pytest.raises(PackedError, match="damaged"):
             packed.unpack(MAGIC + msgspec.msgpack.encode(replace(file, parts=parts)), data, "file")
     assert not (data / "touched").exists()
+
+
+def changed(content: bytes, part: int, raw: bytes) -> bytes:
+    """Return a packed run with other bytes for one of its parts."""
+    file = msgspec.msgpack.decode(content[len(MAGIC) :], type=packed._File)
+    parts = list(file.parts)
+    parts[part] = packed._Part(len(raw), zlib.compress(raw))
+    return MAGIC + msgspec.msgpack.encode(replace(file, parts=tuple(parts)))
+
+
+@pytest.mark.parametrize("kind", [{"by_agent": False}, {"joined": True}])
+def test_a_rank_of_a_file_has_its_log_in_the_file(data: Path, kind: dict[str, bool]) -> None:
+    """Whatever path it names as that of its output, of which nothing is shown."""
+    directory = recorded("a", steps=20)
+    directory.logs.joinpath("rank-0.log").write_bytes(b"its own words\n")
+    (data / "mine").write_text("nobody else's business\n")
+    ranks = [replace(each, log=str(data / "mine"), **kind) for each in directory.members().values()]
+    folder = data / "x"
+    folder.mkdir(mode=0o700)
+    run = packed.unpack(changed(packed.pack(Run(directory)), 1, msgspec.json.encode(ranks)), folder, "file")
+    assert [run.directory.output(rank).is_relative_to(folder) for rank in (0, 1)] == [True, True]
+    assert run.directory.output(0).read_bytes() == b"its own words\n"
+    assert run.prints_to_files()
+
+
+@pytest.mark.parametrize("swollen", ["wide row", "many rows", "many kinds", "many ranks", "long record"])
+def test_a_small_file_takes_little_memory(data: Path, swollen: str) -> None:
+    """A file of some KiB has millions of empty things in it; it is refused before they are made."""
+    most = 4 << 20
+    rows, part = {
+        "wide row": (b"\x81\xa6events\x91\xdd" + most.to_bytes(4, "big") + b"\x90" * most, 2),
+        "many rows": (b"\x81\xa6events\xdd" + most.to_bytes(4, "big") + b"\x90" * most, 2),
+        "many kinds": (b"\xdf" + most.to_bytes(4, "big") + b"\xa1x\x90" * most, 3),
+        "many ranks": (b"[" + b"{}," * most + b"{}]", 1),
+        "long record": (b'{"arguments":[' + b'"",' * most + b'""]}', 0),
+    }[swollen]
+    content = changed(packed.pack(Run(recorded("a", steps=20))), part, rows)
+    assert len(content) < 64 << 10
+    tracemalloc.start()
+    try:
+        with pytest.raises(PackedError, match="damaged"):
+            packed.unpack(content, data, "file")
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(rows)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_packed_run_has_no_secrets(data: Path) -> None:
+    """Neither in its cause, in a rank's error, in events nor in logs, even where the log is cut within one."""
+    secret = 'hunter2 "and more"'
+    directory = recorded(
+        "a", steps=20, state="failed", cause=f"rank 0: ValueError: {secret}", cause_rank=0,
+        arguments=("--api-key", secret), environment={"TOKEN": "program"},
+    )  # fmt: skip
+    ended = rundir.Ended(directory.read().created_at_ns, 1, f"ValueError: {secret}")
+    directory.write_member(replace(directory.members()[0], ended=ended))
+    end = f"{secret}\n".encode()
+    directory.logs.joinpath("rank-0.log").write_bytes(secret.encode() + b"x" * (packed.LOG_TAIL - len(end) - 5) + end)
+    with recording.open_file(directory.database) as connection:
+        event = wire.Event(1, f"it says {secret}")
+        connection.execute(recording.INSERT_EVENT, (1, wire.encode(event)))
+    content = packed.pack(Run(directory))
+    file = msgspec.msgpack.decode(content[len(MAGIC) :], type=packed._File)
+    raw = b"".join(zlib.decompress(part.content) for part in file.parts)
+    assert b"hunter2" not in raw
+    assert b"and more" not in raw
+    assert b'ore\\"' not in raw
+    folder = data / "x"
+    folder.mkdir(mode=0o700)
+    run = packed.unpack(content, folder, "file")
+    assert (run.state(), run.record().cause) == ("failed", "rank 0: ValueError: ***")
+    assert "it says " + "*" * len(secret) in [each.text for each in run.report().events]
 
 
 def test_a_damaged_file_never_does_worse_than_to_say_so(tmp_path: Path) -> None:

@@ -102,6 +102,25 @@ def test_what_waits_for_an_address_that_is_taken_back_is_not_sent(own_base: Path
         until(lambda: [each.is_alive() for each in couriers].count(True) == 1, "the end of one of them")
 
 
+def test_a_message_has_no_secret_of_the_run(own_base: Path, threads: ThreadPoolExecutor) -> None:
+    """Neither in the cause nor in what a verdict says: a message leaves the machine."""
+    record = rundir.Run(
+        "r", "r", "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, state="running",
+        environment={"API_KEY": "s3cr3t-value"},
+    )  # fmt: skip
+    hang = wire.Verdict(1, "hang", "rank 1 waits for s3cr3t-value", time.time_ns() - 3 * S, rank=1)
+    with servers.http() as mood, observed(record) as observer:
+        notifier = Notifier(Run(observer.directory), Notify(to=(f"http://127.0.0.1:{mood.port}/",)), print)
+        observer.tell(beat(0, 1), beat(1, 1), verdicts=[hang])
+        assert looked(notifier, observer, threads)
+        cause = "rank 1: ValueError: bad key s3cr3t-value"
+        observer.directory.update(state="failed", cause=cause, cause_rank=1, ended_at_ns=time.time_ns())
+        assert not looked(notifier, observer, threads)
+        notifier.finish()
+    told = [json.loads(content)["text"] for _, _, content in mood.taken]
+    assert told == ["rank 1 waits for ***", "rank 1: ValueError: bad key ***"]
+
+
 def test_a_run_that_is_gone_or_another_is_left(own_base: Path, threads: ThreadPoolExecutor) -> None:
     """One that takes its name has a notifier of its own."""
     record = rundir.Run("r", "r", "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, state="running")
