@@ -153,5 +153,10 @@ def _is_marked(row: Row, run: Run) -> bool:
         return False
     if run.outside:
         held = identity.environment(row.process.pid) if run.marks else {}
-        return bool(held) and all(held.get(name, "").startswith(begin) for name, begin in run.marks.items())
+        return bool(held) and all(_is_of(held.get(name, ""), mark) for name, mark in run.marks.items())
     return identity.carries(row.process.pid, MARKER, run.run_id)
+
+
+def _is_of(value: str, mark: str) -> bool:
+    """Say whether the value of a variable is a mark, or a path below the folder that the mark is."""
+    return value == mark or (mark.endswith("/") and value.startswith(mark))

@@ -187,8 +187,8 @@ class Run(msgspec.Struct, frozen=True):
     outside: bool = False
     """True where nobody prepared its ranks: they are seen from outside."""
     marks: dict[Verbatim, Verbatim] = {}
-    """Variables, with the beginnings of the values that all processes of such a job, and no others, have in their
-    environment; empty where they are known by descent alone."""
+    """Variables, with the values that all processes of such a job, and no others, have in their environment, or with a
+    folder that ends in `/` and has all their paths; empty where they are known by descent alone."""
     known: tuple[Process, ...] = ()
     """Processes that were seen as those of such a job, so that one that has lost its parent is still found."""
     commit: Label = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.harness import DEADLINE_S, WAIT, WAIT_LOCKED, WAITING, carriers, until
+from support.harness import DEADLINE_S, WAIT, WAIT_LOCKED, WAITING, carriers, started, until
 
 from ddptop.agent.end import escalation, processes
 from ddptop.agent.run import identity
@@ -212,6 +213,30 @@ def test_one_rank_only(new_run: Callable[..., RunDir], python: Start) -> None:
         escalation.end_rank(directory, directory.read(), 0, 0.3, lambda line: None)
     with pytest.raises(ValueError, match="rank 5: not in this run"):
         escalation.end_rank(directory, directory.read(), 5, 0.3, lambda line: None)
+
+
+def test_one_rank_without_the_orphans_of_others(new_run: Callable[..., RunDir], python: Start) -> None:
+    """What was seen as a process of the job, and may be of any of its ranks, does not end with a single one."""
+    rank, orphan = python(UP), python(UP)
+    directory = new_run(launched=False, outside=True, run_id="r", known=(ready(orphan),), owner=os.getuid())
+    enlist(directory, 0, ready(rank))
+    assert escalation.end_rank(directory, directory.read(), 0, 0.3, lambda line: None) == escalation.Outcome(1, 0)
+    assert orphan.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("mark", "values", "found"),
+    [("1", ("1", "10", "1/2"), [0]), ("/tmp/a/none_b/", ("/tmp/a/none_b/attempt_0/0/e", "/tmp/a/none_bc/"), [0])],
+)
+def test_a_mark_is_a_whole_value_or_a_folder(
+    new_run: Callable[..., RunDir], mark: str, values: tuple[str, ...], found: list[int]
+) -> None:
+    """Step 1 of Slurm is not step 10: only a mark that is a folder has further values below it."""
+    run = new_run(launched=False, outside=True, marks={"MY_MARK": mark}, owner=os.getuid()).read()
+    with contextlib.ExitStack() as stack:
+        these = [stack.enter_context(started(*WAITING, env={**os.environ, "MY_MARK": value})) for value in values]
+        expected = {these[index].pid for index in found}
+        assert {target.process.pid for target in processes.find(run, {})} == expected
 
 
 def test_the_run_of_nobody_has_no_processes(new_run: Callable[..., RunDir], python: Start) -> None:
