@@ -20,15 +20,26 @@ from ddptop.agent.end.processes import lineage
 from ddptop.agent.launcher.position import Position, starts_ranks
 from ddptop.agent.outside.processes import Processes, Python, program_of
 from ddptop.agent.run.identity import Process
-from ddptop.agent.run.rundir import stem_of
+from ddptop.agent.run.rundir import MOST_RANKS, stem_of
 
-_HOSTS: Final = re.compile(r"(-m )?(ipykernel|jupyter|ipython|pytest|py\.test|pylsp|debugpy|celery|airflow)", re.I)
-"""Programs that go on when a training in them ends: they are neither a rank nor a launcher."""
+_HOSTS: Final = re.compile(
+    r"(-m )?(\w*ipykernel|\w*kernel_launcher|jupyter|ipython|pytest|py\.test|pylsp|debugpy|celery|airflow|spyder"
+    r"|pydevconsole|(colab|marimo|streamlit|supervisord|uvicorn|gunicorn|dask|prefect|dagster|luigid?|wandb)([.-]|$))",
+    re.IGNORECASE,
+)
+"""Programs that go on when a training in them ends: they are neither a rank nor a launcher.
+
+Of a common word the whole name counts, since a training may be called `wandb_run.py`.
+"""
 _RANK_OPTION: Final = re.compile(r"--(?:local[_-])?rank(?:=(\d{1,6}))?")
+_NUMBER: Final = re.compile(r"\d{1,6}")
 _STARTER: Final = "TORCHELASTIC_ERROR_FILE"
 """A path below a folder whose name torchrun draws anew for each of its starts."""
-_UNIQUE: Final = ("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",)
-"""Variables that together name one job for good."""
+_STARTED: Final = re.compile(r"(/.+/)attempt_\d+/\d+/error\.json")
+_UNIQUE: Final = ("slurm", ("SLURM_JOB_ID", "SLURM_STEP_ID")), ("", ("PMIX_NAMESPACE",))
+"""Variables that together name one job for good, by the launcher that they are of; empty: of any."""
+_BY_TORCH: Final = frozenset({"torchrun", "environment"})
+"""Places by torch's own variables: what is around such a rank may be a task of Slurm that has other work, too."""
 _RESTARTS: Final = "TORCHELASTIC_RESTART_COUNT"
 
 
@@ -47,7 +58,7 @@ class Group:
     program: str
     arguments: tuple[str, ...]
     marks: Mapping[str, str] = field(default_factory=dict)
-    """Variables, with the beginnings of their values, that all of its processes have and no others."""
+    """Variables, with their values, that all of its processes have and no others; of a folder all below it counts."""
     restarts: Mapping[int, int] = field(default_factory=dict)
     """By rank, how often its launcher says that it has started the group again."""
     nodes: int | None = None
@@ -82,7 +93,12 @@ def found(processes: Processes) -> list[Group]:
     groups += _alone(processes, _below(processes, groups))
     # What starts several groups is a sweep or a service, and ends with none of them.
     shared = Counter(group.launcher for group in groups)
-    groups = [replace(group, launcher=None, command=()) if shared[group.launcher] > 1 else group for group in groups]
+    groups = [
+        replace(group, launcher=None, command=())
+        if shared[group.launcher] > 1 or _starts_others(processes, group)
+        else group
+        for group in groups
+    ]
     return sorted(groups, key=lambda group: group.root.pid)
 
 
@@ -97,7 +113,8 @@ def of_process(processes: Processes, pid: int) -> Group | None:
             if above in {each.pid for each in group.ranks.values()} or (above == pid and above == group.root.pid):
                 return group
     alone = [each for each in line if each in processes.pythons and _may_train(processes, processes.pythons[each])]
-    return _single(processes.pythons[alone[-1]]) if alone else None
+    # One above it is a sweep, whose other trainings are not meant.
+    return _single(processes.pythons[alone[0]]) if alone else None
 
 
 def again(processes: Processes, before: Group) -> Group | None:
@@ -121,15 +138,20 @@ def _by_environment(processes: Processes) -> Iterator[Group]:
         above = lineage(pid, processes.table)[1:]
         if not any(ranks.get(each) == places[pid] for each in above) and processes.loads_torch(pid):
             ranks[pid] = places[pid]
-    grouped: defaultdict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
+    grouped: defaultdict[tuple[object, ...], list[dict[int, int]]] = defaultdict(list)
     for pid, place in sorted(ranks.items()):
         environment = processes.pythons[pid].environment
         launcher = _launcher(processes, pid)
         # A launcher of torch starts one group, whose port differs from start to start.
         is_starter = launcher is not None and starts_ranks(processes.pythons[launcher].program)
         port = None if is_starter else (environment.get("MASTER_ADDR"), environment.get("MASTER_PORT"))
-        grouped[place.world, launcher, port, place.launcher][place.rank] = pid
-    for pids in grouped.values():
+        alike = grouped[place.world, launcher, port, place.launcher]
+        # Where one place is taken twice, as by two trainings in one shell, the second one is of another group.
+        free = next((each for each in alike if is_starter or place.rank not in each), None)
+        if free is None:
+            alike.append(free := {})
+        free[place.rank] = pid
+    for pids, is_single in ((each, len(alike) == 1) for alike in grouped.values() for each in alike):
         first = ranks[pids[min(pids)]]
         launcher = _launcher(processes, pids[min(pids)])
         local = {rank: ranks[pid].local_rank for rank, pid in pids.items()}
@@ -141,7 +163,7 @@ def _by_environment(processes: Processes) -> Iterator[Group]:
         counts = {rank: processes.pythons[pid].environment.get(_RESTARTS, "") for rank, pid in pids.items()}
         yield replace(
             group,
-            marks=_marks(processes, pids.values()),
+            marks=_marks(processes, pids.values(), first) if is_single else {},
             restarts={rank: int(each) for rank, each in counts.items() if each.isdecimal() and len(each) < 9},
             nodes=first.nodes,
             node=first.node,
@@ -167,7 +189,16 @@ def _place(python: Python) -> Position | None:
         place = Position.from_environment(environment, python.program)
     except ValueError:
         return None
-    return place if place.launcher and 0 <= place.rank < place.world else None
+    # A kernel or a shell may be a task of Slurm or of `mpirun`, too; below it all look as if they were that task.
+    if place.launcher not in _BY_TORCH and place.world == 1:
+        return None
+    if place.launcher != "torchrun" and _is_host(python):
+        return None
+    return place if place.launcher and 0 <= place.rank < place.world <= MOST_RANKS else None
+
+
+def _is_host(python: Python) -> bool:
+    return _HOSTS.match(os.path.basename(python.program)) is not None
 
 
 def _launcher(processes: Processes, pid: int) -> int | None:
@@ -177,23 +208,44 @@ def _launcher(processes: Processes, pid: int) -> int | None:
         python = processes.pythons.get(above)
         if python is not None and python.serves_forks:
             continue
-        if "RANK" in own and processes.environment(above).get("RANK") == own["RANK"]:
+        # A pod's own RANK is that of the torchrun in it, and may be that of one of its ranks.
+        is_starter = python is not None and starts_ranks(python.program)
+        if not is_starter and "RANK" in own and processes.environment(above).get("RANK") == own["RANK"]:
             continue
-        if python is None or not python.program or _HOSTS.match(os.path.basename(python.program)):
-            return None
-        return above
+        return None if python is None or not python.program or _is_host(python) else above
     return None
 
 
-def _marks(processes: Processes, pids: Iterable[int]) -> dict[str, str]:
+def _starts_others(processes: Processes, group: Group) -> bool:
+    """Say whether the launcher of a group has started other Pythons with torch, too, which do not end with the group.
+
+    What only starts ranks, runs the same program or has spawned them has no other work.
+    """
+    launcher = None if group.launcher is None else processes.pythons[group.launcher.pid]
+    if launcher is None or starts_ranks(launcher.program):
+        return False
+    ranks = {process.pid for process in group.ranks.values()}
+    first = processes.pythons[min(ranks)]
+    if first.is_spawned or os.path.basename(first.program) == os.path.basename(launcher.program):
+        return False
+    lines = ((pid, lineage(pid, processes.table)) for pid, each in processes.pythons.items() if not each.is_helper)
+    return any(
+        launcher.row.process.pid in line[1:] and not ranks & set(line) and processes.loads_torch(pid)
+        for pid, line in lines
+    )
+
+
+def _marks(processes: Processes, pids: Iterable[int], place: Position) -> dict[str, str]:
     """Return what is drawn anew for each job and is inherited by all of its processes, and by no others."""
     environments = [processes.pythons[pid].environment for pid in pids]
-    files = {each.get(_STARTER, "") for each in environments}
     # `/tmp/torchelastic_x1/none_y2/attempt_0/0/error.json`: the last three differ by start and rank.
-    folders = {os.sep.join(each.split(os.sep)[:-3]) for each in files}
-    if len(folders) == 1 and (folder := folders.pop()).count(os.sep) > 1:
-        return {_STARTER: folder + os.sep}
-    for names in _UNIQUE:
+    files = [_STARTED.fullmatch(each.get(_STARTER, "")) for each in environments]
+    folders = {None if file is None else file[1] for file in files}
+    if len(folders) == 1 and (folder := folders.pop()) is not None:
+        return {_STARTER: folder}
+    for launcher, names in _UNIQUE if place.launcher not in _BY_TORCH else ():
+        if launcher not in ("", place.launcher):
+            continue
         values = {tuple(each.get(name, "") for name in names) for each in environments}
         if len(values) == 1 and all(alike := values.pop()):
             return dict(zip(names, alike, strict=True))
@@ -220,7 +272,7 @@ def _numbered(processes: Processes, pids: list[int]) -> dict[int, int]:
     for pid in pids:
         words = processes.pythons[pid].words
         for word, following in zip(words, (*words[1:], ""), strict=True):
-            if (option := _RANK_OPTION.fullmatch(word)) is not None and (option[1] or following).isdecimal():
+            if (option := _RANK_OPTION.fullmatch(word)) is not None and _NUMBER.fullmatch(option[1] or following):
                 said[int(option[1] or following)] = pid
     if len(said) == len(pids) and max(said) < 1 << 16:
         return dict(sorted(said.items()))
@@ -242,12 +294,7 @@ def _may_train(processes: Processes, python: Python) -> bool:
 
 
 def _may_be_rank(python: Python) -> bool:
-    return not (
-        python.is_helper
-        or python.serves_forks
-        or starts_ranks(python.program)
-        or _HOSTS.match(os.path.basename(python.program))
-    )
+    return not (python.is_helper or python.serves_forks or starts_ranks(python.program) or _is_host(python))
 
 
 def _single(python: Python) -> Group:

@@ -19,6 +19,10 @@ SPAWNED = (
     "from multiprocessing.spawn import spawn_main; spawn_main()",
     "--multiprocessing-fork",
 )
+SLURM = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
+    "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_NODES": "1",
+}  # fmt: skip
 TRACKER = ("/v/bin/python", "-c", "from multiprocessing.resource_tracker import main;main(3)")
 FORKSERVER = ("/v/bin/python", "-c", "from multiprocessing.forkserver import main; main(5, 6)")
 
@@ -174,6 +178,11 @@ def test_who_starts_several_groups_ends_with_none() -> None:
     "words",
     [
         ("/v/bin/python", "-m", "ipykernel_launcher", "-f", "k.json"),
+        ("/v/bin/python", "-m", "colab_kernel_launcher", "-f", "k.json"),
+        ("/v/bin/python", "/databricks/scripts/db_ipykernel_launcher.py"),
+        ("/v/bin/python", "-m", "spyder_kernels.console"),
+        ("/v/bin/python", "/v/bin/uvicorn", "app:app"),
+        ("/v/bin/python", "/v/bin/wandb", "agent"),
         ("/v/bin/python", "/v/bin/pylsp"),
         ("/v/bin/python", "-m", "pytest", "tests"),
         ("/v/bin/python",),
@@ -224,6 +233,82 @@ def test_a_group_is_found_again() -> None:
     assert after is not None
     assert (pids(after), after.run_id) == ({0: 151, 1: 152}, before.run_id)
     assert groups.again(Table(), before) is None
+
+
+def test_the_task_of_a_shell_is_no_rank() -> None:
+    """In the only task of a step two trainings and a kernel look alike: none is that rank, and nothing marks them."""
+    table = Table().add(100, 10, TRAIN, SLURM).add(200, 10, ("/v/bin/python", "other.py"), SLURM)
+    table.add(300, 10, ("/v/bin/python", "-m", "ipykernel_launcher"), SLURM)
+    assert groups.found(table) == []
+    table.backward = {100, 200, 300}
+    assert [(pids(each), each.marks) for each in groups.found(table)] == [({0: 100}, {}), ({0: 200}, {})]
+
+
+def test_a_step_marks_only_its_own_tasks() -> None:
+    """Ranks of srun are marked by their step; those that something else starts in a step are not, nor is a kernel."""
+    two = SLURM | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2"}
+    table = Table()
+    for rank in (0, 1):
+        table.add(100 + rank, 10, TRAIN, two | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)})
+    assert one(table).marks == {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}
+    table = Table().add(300, 10, ("/v/bin/python", "-m", "ipykernel_launcher"), two)
+    assert groups.found(table) == []
+    for rank in (0, 1):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        table.add(100 + rank, 10, TRAIN, SLURM | place)
+    assert one(table).marks == {}
+
+
+def test_one_place_twice_is_two_groups() -> None:
+    """Two trainings in one task of several are two groups, both listed, and what they have in common marks neither."""
+    two = SLURM | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+    table = Table().add(100, 10, TRAIN, two).add(200, 10, ("/v/bin/python", "other.py"), two)
+    assert [(pids(each), each.marks) for each in groups.found(table)] == [({0: 100}, {}), ({0: 200}, {})]
+
+
+def test_who_starts_something_else_ends_with_no_group() -> None:
+    """A script with another training below it, which no group is yet, is no launcher of the first one."""
+    table = Table().add(100, 10, ("/v/bin/python", "sweep.py"))
+    table.without_torch = {100}
+    for rank in (0, 1):
+        table.add(101 + rank, 100, TRAIN, torch_environment(rank))
+    assert one(table).launcher == Process(100, 100.0)
+    table.add(201, 100, ("/v/bin/python", "evaluate.py"))
+    assert one(table).launcher is None
+
+
+def test_the_torchrun_of_a_pod_is_the_launcher() -> None:
+    """A pod has its own RANK in the environment of its torchrun, which may be that of one of the ranks below."""
+    table = Table().add(100, 10, TORCHRUN, {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "m"})
+    for rank in (0, 1):
+        table.add(101 + rank, 100, TRAIN, torch_environment(rank, 4))
+    assert (pids(one(table)), one(table).launcher) == ({0: 101, 1: 102}, Process(100, 100.0))
+
+
+def test_a_folder_of_the_user_is_no_mark() -> None:
+    """A path that torchrun has not drawn, and that other jobs may have, too, marks nothing."""
+    table = Table()
+    for rank in (0, 1):
+        own = {"TORCHELASTIC_ERROR_FILE": "/home/me/exp/logs/error.json"}
+        table.add(101 + rank, 10, TRAIN, torch_environment(rank) | own)
+    assert one(table).marks == {}
+
+
+def test_numbers_of_no_training() -> None:
+    """A world or a rank that no run has is none, and costs neither memory nor an exception."""
+    table = Table().add(100, 10, TRAIN, {"RANK": "0", "WORLD_SIZE": "2000000000"})
+    assert groups.found(table) == []
+    table = Table().add(101, 10, (*TRAIN, "--rank", "9" * 5000)).add(102, 10, (*TRAIN, "--rank", "0"))
+    table.links = {101, 102}
+    assert pids(one(table)) == {0: 101, 1: 102}
+
+
+def test_a_trial_below_a_sweep_is_meant_by_its_pid() -> None:
+    """Who names a trial means that, and not the sweep above it that has loaded torch, too."""
+    table = Table().add(100, 10, ("/v/bin/python", "sweep.py")).add(101, 100, ("/v/bin/python", "trial.py"))
+    named = groups.of_process(table, 101)
+    assert named is not None
+    assert pids(named) == {0: 101}
 
 
 @pytest.mark.parametrize(
