@@ -44,8 +44,10 @@ def meant(text: str, among: Iterable[Group]) -> list[Group]:
 def of_process(pid: int) -> RunDir | None:
     """Return the run of the group that a process belongs to, met now or before; None where it belongs to none."""
     processes = Processes()
+    # The pids of a run that was left behind may be those of others now.
+    line = {processes.table[each].process for each in lineage(pid, processes.table)}
     for directory, belonging in _live():
-        if {each.pid for each in belonging} & set(lineage(pid, processes.table)):
+        if belonging & line:
             return directory
     group = groups.of_process(processes, pid)
     return None if group is None else meet(group)

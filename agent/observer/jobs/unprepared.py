@@ -19,6 +19,7 @@ from ddptop.agent.outside.processes import Processes, version_of
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.identity import Process, is_alive
 from ddptop.agent.run.rundir import Ended, Member, Run, RunDir
+from ddptop.agent.text import masked_words
 
 _LOOK_S: Final = 1.0
 """Seconds between two looks while ranks are missing."""
@@ -108,7 +109,13 @@ class Unprepared:
             if (group.world, here) != (run.world, run.local_world):
                 changes |= {"world": group.world, "local_world": min(here, group.world)}
                 # A process by itself may have become the launcher of others.
-                changes |= {"torchrun": group.launcher, "command": group.command} if group.launcher else {}
+                command = masked_words(group.command)
+                changes |= {"torchrun": group.launcher, "command": command} if group.launcher else {}
+            if group.launcher is None and is_alive(run.torchrun):
+                # It has started another group, too: what was seen below it may be of that one.
+                changes |= {"torchrun": None, "command": (), "known": ()}
+                run = msgspec.structs.replace(run, torchrun=None, known=())
+                self._seen.clear()
         by_descent = processes.find(msgspec.structs.replace(run, known=()), self._directory.members())
         below = {target.process for target in by_descent}
         self._seen = {each for each in self._seen | set(run.known) | below if each in below or is_alive(each)}

@@ -8,10 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.harness import ddptop, started, until
 
@@ -19,8 +20,10 @@ from ddptop.agent.client import runs
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.client.look import frames
 from ddptop.agent.client.runs import RunDirError
+from ddptop.agent.client.sources import unprepared
 from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import identify, is_alive
+from ddptop.agent.run.rundir import Member, RunDir
 from ddptop.agent.wire.vocabulary.refusals import Refused
 
 LAUNCHER = """
@@ -138,3 +141,15 @@ def test_a_process_of_no_training_says_so() -> None:
         runs.of_process(os.getpid())
     assert "\n" not in str(refusal.value)
     assert sorted(os.listdir(rundir.base())) == before
+
+
+def test_the_pid_of_a_run_left_behind_may_be_anothers(new_run: Callable[..., RunDir]) -> None:
+    """A run whose observer was lost has the pid of a process that has ended, and that another one has now."""
+    own = identify(os.getpid())
+    assert own is not None
+    directory = new_run(launched=False, outside=True, state="running")
+    past = msgspec.structs.replace(own, started=own.started - 60)
+    for process, found in ((past, None), (own, directory.path)):
+        directory.write_member(Member(0, 0, 1, process, "host", 0, "", "", None, by_agent=False))
+        meant = unprepared.of_process(own.pid)
+        assert (None if meant is None else meant.path) == found

@@ -1,14 +1,19 @@
-"""The ends of ranks that nobody prepared, as their observer records them."""
+"""The ranks that nobody prepared and their ends, as their observer records them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ddptop.agent.end import cause
-from ddptop.agent.observer.jobs.unprepared import record_ends
+from ddptop.agent.observer.jobs.unprepared import Unprepared, record_ends
+from ddptop.agent.outside import groups
+from ddptop.agent.outside.groups import Group
+from ddptop.agent.run import identity
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import Member, RunDir
@@ -64,3 +69,31 @@ def test_what_is_not_known_is_not_said(job: RunDir) -> None:
     first, second = job.members().values()
     assert first.ended is not None
     assert (first.ended.exit_code, first.ended.error, second.ended) == (0, None, None)
+
+
+def test_who_starts_a_second_group_is_no_launcher_any_more(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither it nor what was seen below it meanwhile is of the run then, and a kill spares both."""
+    above, own = identity.identify(os.getppid()), identity.identify(os.getpid())
+    assert above is not None
+    assert own is not None
+    directory = new_run(launched=False, outside=True, world=1, local_world=1, torchrun=above, known=(own,))
+    group = Group(
+        {0: Process(10, 1.0)}, {0: 0}, 1, above, ("python", "sweep.py", "--token", "hf_secret"), "train.py", ()
+    )
+    now = [0.0]
+    outside = Unprepared(directory, lambda: now[0])
+
+    def look(found: Group) -> dict[str, object]:
+        now[0] += 60
+        monkeypatch.setattr(groups, "again", lambda *_: found)
+        changes = outside.turn(directory.read(), complete=True)
+        directory.update(**changes)
+        return changes
+
+    assert "torchrun" not in look(group)
+    assert look(replace(group, world=2))["command"] == ("python", "sweep.py", "--token", "***")
+    look(replace(group, world=2, launcher=None, command=()))
+    after = directory.read()
+    assert (after.torchrun, after.command, after.known) == (None, (), ())
