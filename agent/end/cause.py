@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from ddptop.agent.end import hung
 from ddptop.agent.end.processes import signal_name
 from ddptop.agent.run import states
-from ddptop.agent.run.ends import Death
+from ddptop.agent.run.ends import LATE, Death
 from ddptop.agent.run.records import Ended, Member, without_end_by_others
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.run.script.last_output import explain, in_log, last_output
@@ -452,6 +452,6 @@ def _late_trouble(codes: Mapping[int, int], exit_code: int | None, leader: str) 
         return None
     if not codes and exit_code:
         who = f"{leader} {_silent(exit_code)}" if exit_code < 0 else f"{leader} ended with exit code {exit_code}"
-        return f"{who}, after every rank had finished: counted as finished"
+        return f"{who}, after every rank had finished: {LATE}"
     who = ", ".join(f"rank {rank} {_silent(code)}" for rank, code in sorted(codes.items()))
-    return f"{who}, after every script had finished: counted as finished"
+    return f"{who}, after every script had finished: {LATE}"

@@ -18,6 +18,8 @@ from ddptop.agent.run.files import marks, private
 from ddptop.agent.wire import Rank
 from ddptop.agent.wire.incoming import Line
 
+LATE: Final = "counted as finished"
+"""The last words of the warning that a process died after its script had finished."""
 _FILE: Final = "ends.json"
 _MOST: Final = 2000
 """Ends that are recorded at most, the earliest: a record has a bounded size."""

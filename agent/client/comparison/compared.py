@@ -33,6 +33,12 @@ _WINDOW: Final = 0.05
 """Part of a run over which its loss is taken: single losses differ more than two runs do."""
 _LEAST_WINDOW: Final = 5
 """Columns of that at least."""
+_GAP: Final = 3.0
+"""Times the usual distance of two losses from which on there is none in between."""
+_KNOWN: Final = 0.5
+"""Part of the numbers of the rank with most that each rank needs."""
+_USEFUL: Final = 0.3
+"""Interval beyond which it is not said that there is no difference: half as long again would be none."""
 _SURELY: Final = 1.2
 """Times the interval of a single number by which a phase has to differ: any of them may do so by chance."""
 _LEAST_PART: Final = 0.01
@@ -64,6 +70,8 @@ class Number(NamedTuple):
     change: Change | None = None
     """From the first to the second; None where there is no first one, or no interval."""
     note: str = ""
+    gap: str = ""
+    """Whose numbers are mostly missing, so that the others stand for that rank; empty where nobody's."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +124,15 @@ class _Run:
         found = table[:, self.steady.where]
         return found[:, np.isfinite(found).all(axis=0)]
 
+    def gap(self, name: str) -> str:
+        """Return which rank knows few of the numbers that others know, in words; empty where none does."""
+        table = self.run.values.get(name)
+        if table is None or not table.size:
+            return ""
+        known = np.isfinite(table[:, self.steady.where]).sum(axis=1)
+        few = int(np.argmin(known))
+        return f"rank {few} of {self.run.name} lacks {name} numbers" if known[few] < _KNOWN * known.max() else ""
+
     def estimate(self, name: str, statistic: Statistic, scale: float = 1.0) -> Estimate | None:
         return _estimate(self.series(name) * scale, statistic)
 
@@ -159,13 +176,18 @@ def _at(run: Measured, step: float) -> Estimate | None:
     """Return the loss around a step: over the last steps before it."""
     if (curve := run.curves.get("loss")) is None or not len(before := np.flatnonzero(curve.steps <= step)):
         return None
+    last = int(before[-1])
+    near = np.diff(curve.steps[max(0, last - _LEAST_WINDOW) : last + _LEAST_WINDOW + 1])
+    # Losses are read from time to time: only a gap that is long beside those around it is one.
+    if step - curve.steps[last] > max(_WINDOW * step, _GAP * float(np.median(near)) if len(near) else 0.0):
+        return None
     first = min(int(np.searchsorted(curve.steps, step * (1 - _WINDOW))), int(before[-1]) + 1 - _LEAST_WINDOW)
     found = curve.mean[max(0, first) : int(before[-1]) + 1]
     return _estimate(found[np.isfinite(found)], middle)
 
 
 def loss_at(run: Measured, step: int) -> Estimate | None:
-    """Return the loss of a run at a step; None where it has not come so far, or has no finite loss there."""
+    """Return the loss of a run at a step; None where it has not come so far, or no finite loss is known there."""
     return _at(run, step) if run.newest >= step else None
 
 
@@ -199,7 +221,9 @@ def _numbers(one: _Run, other: _Run) -> Iterable[Number]:
         first, second = of(one), of(other)
         return Number(key, label, unit, first, second, _changed(first, second), note)
 
-    yield number("step_p50_ms", "step p50", "ms", lambda run: run.estimate("step", p50))
+    yield number("step_p50_ms", "step p50", "ms", lambda run: run.estimate("step", p50))._replace(
+        gap=one.gap("step") or other.gap("step")
+    )
     yield number("step_p95_ms", "step p95", "ms", lambda run: run.estimate("step", p95))
     for phase in PHASES:
         yield number(f"{phase}_ms", phase, "ms", lambda run, phase=phase: run.estimate(phase, middle))  # type: ignore[misc]
@@ -208,7 +232,9 @@ def _numbers(one: _Run, other: _Run) -> Iterable[Number]:
     yield number("samples_per_s", "samples", "/s", lambda run: run.estimate("samples", middle, run.world))
     yield number("tokens_per_s", "tokens", "/s", lambda run: run.estimate("tokens", middle, run.world))
     yield number("mfu", "MFU", "%", lambda run: run.estimate("mfu", middle))
-    yield number("memory_bytes", "memory, fullest rank", "bytes", _Run.fullest)
+    yield number("memory_bytes", "memory, fullest rank", "bytes", _Run.fullest)._replace(
+        gap=one.gap("memory") or other.gap("memory")
+    )
     (rank, excess), (rank_, excess_) = one.slowest(), other.slowest()
     if excess is not None or excess_ is not None:
         which = f"rank {rank}" if rank == rank_ else f"rank {rank}, rank {rank_}"
@@ -226,6 +252,12 @@ def _losses(one: _Run, other: _Run) -> Iterable[Number]:
         return
     step = int(min(ends))
     found = one.loss(step), other.loss(step)
+    broken = [
+        f"{run.name}: not finite by step {run.broken_at:,}" for run in (one.run, other.run) if run.broken_at is not None
+    ]
+    if broken:
+        yield Number("loss_at_step", f"loss at step {step:,}", "", *found, None, "; ".join(broken))
+        return
     yield Number("loss_at_step", f"loss at step {step:,}", "", *found, _changed(*found))
     batches = one.run.batch, other.run.batch
     if not all(batch > 0 for batch in batches):
@@ -264,7 +296,7 @@ def _verdict(
     if not step.is_told:
         part, within = sum(each.part for each in phases), math.hypot(*(each.within for each in phases))
         if abs(part) <= within:
-            return "same", f"no difference that the noise allows (± {step.within * 100:.1f} %)"
+            return _same(step.within)
     outcome = "slower" if part > 0 else "faster"
     named = [each.name for each in phases if each.part * part > 0]
     where = f": {' and '.join(named)}, {_whose(one, other, named)}" if named else ": all phases alike"
@@ -273,7 +305,7 @@ def _verdict(
         if own is None or not own.is_told or own.part * part < 0:
             where = _straggler(one, other, part) or ": wait, all ranks"
             if abs(part) <= _WAITING * within:
-                return "same", f"no difference that the noise allows (± {_WAITING * within * 100:.1f} %)"
+                return _same(_WAITING * within)
         elif not _EXPLAIN.intersection(name for name, _, _ in differs):
             longer, machine = ("longer", "busier") if own.part > 0 else ("less", "calmer")
             told = f"{abs(own.part) * 100:.1f} % ± {own.within * 100:.1f}"
@@ -281,6 +313,12 @@ def _verdict(
     return outcome, (
         f"{other.run.name} is {outcome} by {abs(part) * 100:.1f} % ± {within * 100:.1f}{where}{_since(differs)}"
     )
+
+
+def _same(within: float) -> tuple[str, str]:
+    if within > _USEFUL:
+        return "unknown", f"cannot tell: noise alone makes differences of ± {within * 100:,.0f} %"
+    return "same", f"no difference that the noise allows (± {within * 100:.1f} %)"
 
 
 def _straggler(one: _Run, other: _Run, part: float) -> str:

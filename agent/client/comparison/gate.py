@@ -1,7 +1,7 @@
 """Limits that a run has to keep against another one, and what came of each. Pure, but for the file with the limits.
 
 A run is past a limit where its change is larger than the limit and larger than noise makes it. It keeps the limit where
-its change is not larger, and noise could not hide one that is. All else cannot be told.
+its change with all that noise may hide is not larger. All else cannot be told.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from xml.sax.saxutils import escape, quoteattr
 import msgspec
 from msgspec import Meta
 
-from ddptop.agent.client.comparison.compared import Comparison, loss_at
+from ddptop.agent.client.comparison.compared import Comparison, Number, loss_at
 from ddptop.agent.client.comparison.measured import Measured
-from ddptop.agent.client.comparison.statistics import Change, reach
-from ddptop.agent.text import Complaint, clean_line
+from ddptop.agent.client.comparison.statistics import LEAST, reach
+from ddptop.agent.text import Complaint, clean_line, plural, ranks_in_spans
 from ddptop.agent.wire.frames import ENDED
 
 PASSED: Final = 0
@@ -130,7 +130,7 @@ def judge(limits: Limits, run: Measured, cause: str, comparison: Comparison | No
     for name, key, text in (("step", "step_p50_ms", limits.step), ("memory", "memory_bytes", limits.memory)):
         if text and comparison is not None:
             number = comparison.number(key)
-            found.append(_changed(name, None if number is None else number.change, share(text), comparison))
+            found.append(_changed(name, number, share(text), comparison))
     found += [_loss(run, *loss(step, most)) for step, most in limits.loss_at]
     return found
 
@@ -146,25 +146,39 @@ def _end(run: Measured, cause: str) -> Outcome:
         return Outcome("end", UNTOLD, f"{run.name} goes on ({run.state}): gate it at its end")
     if run.state not in _SOUND:
         return Outcome("end", REGRESSED, f"{run.name} {run.state}" + (f": {cause}" if cause else ""))
-    if run.restarts:
-        return Outcome("end", REGRESSED, f"{run.name} {run.state}, and was restarted after step {run.restarts[-1]:,}")
+    if run.restarts or run.generation:
+        after = f" after step {run.restarts[-1]:,}" if run.restarts else ""
+        return Outcome("end", REGRESSED, f"{run.name} {run.state}, and was restarted{after}")
+    if run.died:
+        rank, how = min(run.died.items())
+        more = f", as did {plural(len(run.died) - 1, 'other rank')}" if len(run.died) > 1 else ""
+        return Outcome("end", REGRESSED, f"{run.name} {run.state}, but rank {rank} {how}{more}")
+    if run.late:
+        return Outcome("end", REGRESSED, f"{run.name} {run.state}: {run.late}")
+    if run.unheard:
+        return Outcome("end", UNTOLD, f"cannot tell: {ranks_in_spans(run.unheard)} left no word of the end")
     return Outcome("end", PASSED, f"{run.name} {run.state}")
 
 
-def _changed(name: str, change: Change | None, limit: float, comparison: Comparison) -> Outcome:
-    if change is None or comparison.outcome == "unknown":
-        known = comparison.verdict if comparison.outcome == "unknown" else "cannot tell: it is not known of both runs"
-        return Outcome(name, UNTOLD, known)
-    text = f"{change.part * 100:+.1f} % ± {change.within * 100:.1f}, limit {limit * 100:g} %"
+def _changed(name: str, number: Number | None, limit: float, comparison: Comparison) -> Outcome:
+    # How long a step takes says nothing of memory, once there are steps enough.
+    if comparison.outcome == "unknown" and (name == "step" or min(comparison.steps) < LEAST):
+        return Outcome(name, UNTOLD, comparison.verdict)
+    if number is None or (change := number.change) is None or number.gap:
+        known = number.gap if number is not None and number.gap else "it is not known of both runs"
+        return Outcome(name, UNTOLD, f"cannot tell: {known}")
+    text = f"{change.part * 100:+.1f} % ± {change.within * 100:.1f} against {comparison.first}, limit {limit * 100:g} %"
     if change.part > limit and change.is_told:
         return Outcome(name, REGRESSED, text)
-    if change.part <= limit and change.within <= max(limit, limit - change.part):
+    if change.part + change.within <= limit:
         return Outcome(name, PASSED, text)
     return Outcome(name, UNTOLD, f"cannot tell: {text}; longer runs have less noise")
 
 
 def _loss(run: Measured, step: int, most: float) -> Outcome:
     name, found = f"loss at {step}", loss_at(run, step)
+    if run.broken_at is not None:
+        return Outcome(name, REGRESSED, f"not finite by step {run.broken_at:,}, limit {most:g}")
     if found is None:
         return Outcome(name, UNTOLD, f"cannot tell: not known of step {step:,}; the last is {run.newest:,}")
     within = reach(max(2.0, found.freedom)) * found.error

@@ -83,6 +83,16 @@ class Measured:
     newest: int
     """The last step of any rank."""
     state: str
+    generation: int
+    """How often the group was started anew; also known where it is not after which steps."""
+    died: Mapping[int, str]
+    """By rank that has died, though the run may be counted as finished: how, in a few words."""
+    unheard: tuple[int, ...]
+    """Ranks that have left no word of their end."""
+    late: str
+    """What died after the scripts had finished, a sentence; empty where nothing did."""
+    broken_at: int | None
+    """The first step by which the loss of a rank was NaN or infinite; None: it never was."""
 
     def of(self, name: str) -> Floats:
         """Return a number of each step, the mean over the ranks that know it; NaN where none does."""

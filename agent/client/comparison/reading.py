@@ -21,6 +21,7 @@ from ddptop.agent.client.runs import Run, RunDirError
 from ddptop.agent.client.watch import Watch
 from ddptop.agent.record.history.columns import fold, stride_of
 from ddptop.agent.record.history.question import Question
+from ddptop.agent.run import ends
 from ddptop.agent.wire.steps.numbers import RECORDED
 
 WHOLE: Final = 4096
@@ -121,6 +122,9 @@ def read(run: Run, who: str) -> Measured:
         kept = np.zeros(0, bool) if step is None else np.isfinite(step.mean).any(axis=0) & (step.known.max(axis=0) <= 1)
         values = {name: columns.mean[:, kept] for name, columns in found.items() if columns.mean.shape[1] == len(kept)}
         waited, sent, sizes = _transfers(asking, frame.world)
+        curves, broken_at = _curves(asking, world, max(1, extent.first), last)
+        died, unheard = _died(run, frame.generation, frame.ranks)
+        said = [each for each in watch.events() if isinstance(each, wire.Event)]
         return Measured(
             name=run.name,
             facts=facts_of(run.record(), frame, values, sizes),
@@ -130,26 +134,51 @@ def read(run: Run, who: str) -> Measured:
             wait=waited,
             transfer=sent,
             restarts=tuple(each.step for each in frame.restarts),
-            marks=tuple(each.at_ns / 1e9 for each in watch.events() if isinstance(each, wire.Event) and each.action),
-            curves=_curves(asking, world, max(1, extent.first), last),
+            marks=tuple(each.at_ns / 1e9 for each in said if each.action),
+            curves=curves,
             begun_at=watch.run.record().created_at_ns / 1e9,
             lost=_lost(watch, frame.at),
             newest=last,
             state=frame.state,
+            generation=frame.generation,
+            died=died,
+            unheard=unheard,
+            late=next((each.text for each in said if each.text.endswith(ends.LATE)), ""),
+            broken_at=broken_at,
         )
 
 
-def _curves(asking: _Asking, world: int, first: int, last: int) -> dict[str, Curve]:
-    """Return the means of all numbers over the ranks, over the whole run, of those that are known."""
-    found = {}
+def _died(run: Run, generation: int, ranks: Sequence[wire.RankFrame]) -> tuple[dict[int, str], tuple[int, ...]]:
+    """Return the ranks that have died, and how, by all that is recorded of them; and those of whose end nothing is."""
+    deaths, died, unheard = ends.read(run.directory.path, generation), dict[int, str](), []
+    members = run.directory.everyone()
+    for each in ranks:
+        member, death = members.get(each.rank), deaths.get(each.rank)
+        code = None if member is None or member.ended is None else member.ended.exit_code
+        if status := code or (death and death.status):
+            died[each.rank] = f"ended with exit code {status}" if status > 0 else f"was ended by signal {-status}"
+        elif each.state in ("failed", "killed"):
+            died[each.rank] = each.state
+        elif each.state == "lost" and (death is None or death.status is None):
+            unheard.append(each.rank)
+    return died, tuple(unheard)
+
+
+def _curves(asking: _Asking, world: int, first: int, last: int) -> tuple[dict[str, Curve], int | None]:
+    """Return the means of all numbers over the ranks, over the whole run, of those that are known, and by which step a
+    rank's loss was not finite.
+    """
+    found, broken_at = {}, None
     for metric in RECORDED if last >= first else ():
         columns = asking.columns(metric, world, first, last, min(COARSE, last - first + 1))
+        if metric == "loss" and (broken := np.isinf(columns.mean).any(axis=0)).any():
+            broken_at = int(columns.steps[broken][0])
         finite = np.isfinite(columns.mean)
         known = finite.sum(axis=0)
         if (where := known > 0).any():
             mean = np.where(finite, columns.mean, 0.0).sum(axis=0)[where] / known[where]
             found[metric] = Curve(columns.steps[where], np.fmax.reduce(columns.at[:, where], axis=0), mean)
-    return found
+    return found, broken_at
 
 
 def _transfers(asking: _Asking, world: int) -> tuple[np.ndarray, np.ndarray, float]:

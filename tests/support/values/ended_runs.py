@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -35,6 +36,7 @@ def recorded(
     torch: str = "2.14.1",
     sent: int = 4_000_000,
     seed: int = 0,
+    broken: Mapping[int, int] | None = None,
     **record: Any,
 ) -> RunDir:
     """Make a run of two ranks.
@@ -49,6 +51,7 @@ def recorded(
         torch: the version that its ranks had.
         sent: bytes of an all-reduce of each step.
         seed: of the noise.
+        broken: by rank, the step from which on its loss is NaN.
         record: fields of its record.
     """
     random, begun = np.random.default_rng(seed), time.time() - 3600
@@ -73,9 +76,11 @@ def recorded(
                 whole = int(wall[number] * 1e6)
                 wait = whole - data - forward - backward - optimizer - other
                 call = wire.Collective("all_reduce", whole - wait - 1, wait, sent, 1, "0", True)
+                is_broken = number + 1 >= (broken or {}).get(rank, steps + 1)
+                loss = math.nan if is_broken else 2.5 * 0.998**number + 0.1
                 step = wire.Step(
                     number + 1, number + 1, int(ends[number] * 1e9), whole, data, forward, backward, optimizer, wait,
-                    other, 2.5 * 0.998**number + 0.1, 32, (call,),
+                    other, loss, 32, (call,),
                 )  # fmt: skip
                 message = wire.Steps(rank, (step,))
                 connection.execute(*recording.row(message, wire.encode(message)))

@@ -62,6 +62,25 @@ def test_a_run_passes_a_gate_against_a_baseline_and_a_slower_one_does_not(ddptop
     assert "nightly" in ddptop("baselines")[1]
 
 
+def test_a_baseline_that_is_absent_is_no_other_run(ddptop: Ddptop, tmp_path: Path) -> None:
+    """A name that only begins like a run, and the run itself, are refused in one line; a launch does so at once."""
+    recorded("t512-1", steps=80)
+    recorded("t512-other", steps=80)
+    (tmp_path / "gate.toml").write_text('against = "t512-o"\nstep = "5%"\n')
+    for words, said in (
+        (
+            ("gate", "t512-1", "--against", "t512-o", "--step", "5%"),
+            "'t512-o': no such run or baseline of that whole name",
+        ),
+        (("gate", "t512-1", "--against", "t512-1", "--step", "5%"), "that is t512-1 itself"),
+        (("launch", "--gate", "gate.toml", "toy"), "'t512-o': no such run or baseline of that whole name"),
+    ):
+        code, output, errors = ddptop(*words)
+        assert (code, output, errors.count("\n"), said in errors) == (2, "", 1, True), errors
+    ddptop("keep", "t512-1", "best")
+    assert "that is t512-1 itself" in ddptop("gate", "t512-1", "--against", "best", "--step", "5%")[2]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

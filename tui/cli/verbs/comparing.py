@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -260,7 +261,7 @@ def judge(name: str | Run, limits: Limits, *, junit: Path | None = None, markdow
         measured = reading.read(run, _who())
         comparison = None
         if limits.step or limits.memory:
-            other = opened.enter_context(_against(limits.against))
+            other = opened.enter_context(against(limits.against, run))
             comparison = compared.compare(reading.read(other, _who()), measured, anyway=limits.anyway)
         outcomes = gate.judge(limits, measured, run.mask().line(run.record().cause or ""), comparison)
     code = gate.code(outcomes)
@@ -284,12 +285,32 @@ def beside(run: Run, name: str) -> Comparison:
     """Return a run compared with another one, that of a baseline before all others of that name."""
     from ddptop.agent.client.comparison import compared, reading
 
-    with _against(name) as other:
+    with against(name, run) as other:
         return compared.compare(reading.read(other, _who()), reading.read(run, _who()))
 
 
-def _against(name: str) -> contextlib.AbstractContextManager[Run]:
+@contextlib.contextmanager
+def against(name: str, run: Run | None = None) -> Iterator[Run]:
+    """Open what a run is to be compared with: by its whole name, so that what is absent is not taken for another.
+
+    Raises:
+        RunDirError: there is nothing of that name, or it is the run itself.
+    """
+    from ddptop.agent.client import runs
     from ddptop.agent.client.keeping import kept
 
     is_packed = any(each.name == name for kind in (kept.BASELINES, kept.KEPT) for each in kept.files(kind))
-    return kept.meant(name, kept.BASELINES, kept.KEPT) if is_packed else kept.meant(name)
+    if not is_packed and kept.found(name) is None and name not in runs.meant(name):
+        raise runs.RunDirError(
+            f"against {name!r}: no such run or baseline of that whole name; "
+            "`ddptop ps` and `ddptop baselines` list them"
+        )
+    with kept.meant(name, kept.BASELINES, kept.KEPT) if is_packed else kept.meant(name) as other:
+        if run is not None and _which(other) == _which(run):
+            raise runs.RunDirError(f"against {name!r}: that is {run.name} itself; name another run")
+        yield other
+
+
+def _which(run: Run) -> tuple[str, int]:
+    record = run.record()
+    return record.run_id, record.created_at_ns

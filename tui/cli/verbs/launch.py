@@ -191,6 +191,12 @@ def _run(options: argparse.Namespace) -> int:
         if is_detached(options) or options.slurm:
             return complain("launch: --gate waits for the end of the run; later: `ddptop gate RUN FILE`", 2)
         limits = gate.read(options.gate)
+        if limits.step or limits.memory:
+            from ddptop.tui.cli.verbs import comparing
+
+            # What it is to be compared with has to be there, before hours are spent.
+            with comparing.against(limits.against):
+                pass
     try:
         if options.slurm:
             os.environ[_NOTIFY] = "\n".join(notify)

@@ -76,6 +76,20 @@ def test_a_machine_that_slows_all_phases_alike_is_no_change_of_the_program() -> 
     )
 
 
+def test_noise_that_hides_all_is_no_answer() -> None:
+    """That there is no difference is not said where half as long again would be none; how much noise there is, is."""
+    found = pair(noise=0.8)
+    assert found.outcome == "unknown"
+    assert found.verdict.startswith("cannot tell: noise alone makes differences of ± ")
+
+
+def test_a_loss_that_is_no_number_is_said() -> None:
+    """Beside the last one that is, and without a change."""
+    found = pair(broken={1: 51}).number("loss_at_step")
+    assert found is not None
+    assert (found.change, found.note) == (None, "b: not finite by step 51")
+
+
 def test_few_steps_tell_nothing() -> None:
     """How many there are is said."""
     found = pair(steps=50)
@@ -97,9 +111,9 @@ def test_another_model_or_world_is_refused_unless_it_is_asked_for_anyway() -> No
 def test_a_run_is_compared_with_all_those_before_it() -> None:
     """Their spread bounds what is told; without any there is nothing to compare with."""
     earlier = [
-        read(recorded(f"r{seed}", pace=pace, seed=seed)) for seed, pace in enumerate((1.0, 1.1, 0.9, 1.05, 0.95))
+        read(recorded(f"r{seed}", pace=pace, seed=seed)) for seed, pace in enumerate((1.0, 1.02, 0.98, 1.01, 0.99))
     ]
-    found = compared.against(earlier, read(recorded("new", seed=9, pace=1.08)))
+    found = compared.against(earlier, read(recorded("new", seed=9, pace=1.03)))
     assert found.first == "the last 5 runs"
     assert found.outcome == "same"
     with pytest.raises(Refused, match="no earlier run"):
