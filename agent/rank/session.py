@@ -372,7 +372,8 @@ class Session:
         if self._record_before is not None:
             self.rendezvous.end()
             descriptors.give_up()
-            self._account.hand_back(msgspec.structs.replace(self._record_before, steps=self.gate.completed))
+            steps = max(self._record_before.steps, self.gate.completed)
+            self._account.hand_back(msgspec.structs.replace(self._record_before, steps=steps))
             self._presence.end()
 
     def _where_left(self, trace: TracebackType | None) -> str:

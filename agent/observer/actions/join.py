@@ -48,6 +48,7 @@ if not hasattr(sys, "remote_exec"):
     sys.exit("is Python " + sys.version.split()[0])
 try:
     sys.remote_exec(int(sys.argv[1]), sys.argv[2])
+    print("asked")
 except Exception as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """
@@ -215,7 +216,9 @@ def _problem(directory: RunDir, member: Member) -> str:
 
 def _ask_all(script: Path, run: Run, members: Mapping[int, Member]) -> None:
     for rank, member in members.items():
-        if problem := _ask(script, run, member.process.pid):
+        # Since it was checked, another process may have its pid.
+        gone = "" if identity.is_alive(member.process) else "has ended"
+        if problem := gone or _ask(script, run, member.process.pid):
             raise Refused(f"rank {rank} {problem}; {_NONE}")
 
 
@@ -234,9 +237,10 @@ def _ask(script: Path, run: Run, pid: int) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"cannot be asked: {clean_line(str(error))}"
-    said = clean_line((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
-    if done.returncode == 0:
+    # Its exit status may be gone: the main thread takes that of every child.
+    if done.stdout.strip() == "asked":
         return ""
+    said = clean_line((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
     if said.startswith("is Python"):
         return (
             f"{said}, and joining takes 3.14 or newer; start the next one with "

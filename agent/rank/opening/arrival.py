@@ -37,6 +37,8 @@ def _join(path: str) -> None:
         if time.monotonic() > wanted["until"]:
             return
         rank = wanted["ranks"][str(os.getpid())]
+        if not _is_first(path, rank, wanted["token"]):
+            return
         _answer(path, rank, wanted["token"], "came")
         _wait_for_torch(path)
         _bring_all(wanted)
@@ -55,6 +57,16 @@ def _join(path: str) -> None:
 
 class _Refused(Exception):
     """Why this rank cannot join, in one line."""
+
+
+def _is_first(path: str, rank: int, token: str) -> bool:
+    """Say whether this rank comes for the first time: the script of an earlier request reads the present one, too."""
+    file = os.path.join(os.path.dirname(path), f"{rank}.{token}")
+    try:
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    return True
 
 
 def _answer(path: str, rank: int, token: str, state: str, why: str = "") -> None:

@@ -156,6 +156,10 @@ def begin(directory: RunDir, before: Member, hooks: around.StepHooks, wrapped: l
     position = Position(before.rank, before.local_rank, before.world, local_world=before.world, nodes=1)
     session = open_session(directory, run.program, run.run_id, Output(), position, hooks, before)
     if session is None or not session.heard:
+        if session is not None:
+            # There is no thread of it that would depart.
+            session.take_out()
+            session.depart()
         raise RuntimeError("its agent cannot be heard")
     try:
         _take_in(session, torch, wrapped)

@@ -5,11 +5,13 @@ Here the script of the ranks executes what Python 3.14 would execute in their ma
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,9 +26,12 @@ from ddptop.agent import wire
 from ddptop.agent.observer.actions import join as joining
 from ddptop.agent.observer.actions.action import Action, Turns
 from ddptop.agent.observer.actions.join import chosen_at
+from ddptop.agent.rank import session
+from ddptop.agent.rank.opening import arrival
+from ddptop.agent.rank.opening.joining import begin
 from ddptop.agent.run import identity, rundir
 from ddptop.agent.run.files.joins import Answer
-from ddptop.agent.run.rundir import Member, Run
+from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.wire.vocabulary.refusals import Refused
 
 
@@ -178,3 +183,67 @@ def test_one_rank_that_cannot_be_asked_keeps_all_from_joining(variable: str, num
             done(turns)
         assert identity.is_stopped(who) == (number == signal.SIGSTOP)
         assert not (directory.path / "join").exists()
+
+
+class Deaf:
+    """In the place of a publisher, where there are no descriptors."""
+
+    def __init__(self, *_: object) -> None:
+        """Fail."""
+        raise OSError(24, "Too many open files")
+
+
+def test_a_rank_whose_agent_cannot_be_heard_is_as_before(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is the one without an agent again, with the steps that it had, so that it is seen from outside."""
+    directory = new_run(launched=False, outside=True)
+    who = rundir.identify(os.getpid())
+    assert who is not None
+    before = Member(1, 1, 2, who, "host", 0, "", "", None, by_agent=False, steps=7)
+    directory.write_member(before)
+    monkeypatch.setattr(session, "Publisher", Deaf)
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    exits = os._exit
+    hooks: Any = None
+    with pytest.raises(RuntimeError, match="cannot be heard"):
+        begin(directory, before, hooks, [], 7)
+    assert list(directory.reported()) == [before]
+    assert rundir.RANK_VARIABLE not in os.environ
+    assert os._exit is exits
+
+
+def test_a_rank_comes_once_for_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script of an earlier request that was still pending finds the present one, and then its own runs, too."""
+    came: list[str] = []
+    monkeypatch.setattr(arrival, "_wait_for_torch", came.append)
+    # What it needs to go on is not in the request, which is refused behind that.
+    for number, token in enumerate(("first", "second"), 1):
+        wanted = {"until": time.monotonic() + 60, "token": token, "ranks": {str(os.getpid()): 0}}
+        (tmp_path / "request.json").write_text(json.dumps(wanted))
+        for _ in range(2):
+            arrival._join(str(tmp_path / "request.json"))
+        assert len(came) == number
+
+
+def test_a_refusal_is_known_without_an_exit_status() -> None:
+    """The main thread takes the status of every child, and Python then calls it 0."""
+    run = Run("kept", "id", "train.py", (), 1, None, None, 1, False, outside=True)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with started("sleep", "600") as process:
+            until(lambda: os.readlink(f"/proc/{process.pid}/exe") != os.readlink("/proc/self/exe"), "sleep to run")
+            assert joining._ask(Path("script.py"), run, process.pid).startswith("cannot be asked: ")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_another_process_with_the_pid_of_a_rank_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank may end between the checks and its turn."""
+    asked: list[int] = []
+    monkeypatch.setattr(joining, "_ask", lambda *given: asked.append(given[-1]))
+    run = Run("kept", "id", "train.py", (), 1, None, None, 1, False, outside=True)
+    gone = Member(0, 0, 1, rundir.Process(os.getpid(), 1.0), "host", 0, "", "", None, by_agent=False)
+    with pytest.raises(Refused, match=r"^rank 0 has ended; none has joined"):
+        joining._ask_all(Path("script.py"), run, {0: gone})
+    assert asked == []
