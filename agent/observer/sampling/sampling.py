@@ -250,17 +250,20 @@ class Sampling:
                 window.give_up()
         if self._windows:
             return
-        now, number = time.monotonic(), max(1, len(self._found))
+        taken, self._found = self._found, []
+        now, number = time.monotonic(), max(1, len(taken))
         spent_s = max(0.0, _spent_s() - self._spent_s)
         allowed = min(MOST_OF_A_RANK * number, max(LEAST, MOST_OF_HOST * (os.cpu_count() or 1)))
         self._due = max(now, self._began + spent_s / allowed)
         self._cost_percent = 100 * spent_s / (self._due - self._began) / number
-        if not any(found.look.seen for found in self._found):
+        if not any(found.look.seen for found in taken):
             self._due = now + _AGAIN_S
-        for found in self._found:
+        for found in taken:
             if (rank := self._ranks.get(found.rank)) is not None:
-                self._take(rank, found)
-        self._found = []
+                try:
+                    self._take(rank, found)
+                except Exception as error:  # a wall: it costs the look at one rank
+                    self._complain(f"looks from outside: {error!r:.200}")
 
     def _take(self, rank: _Rank, found: Found) -> None:
         on_device = rank.gauge is not None and rank.gauge.on_device

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.harness import WAITING, started, until
@@ -191,3 +192,25 @@ def test_looks_that_cost_much_are_rare(bench: Bench, spy: Callable[[str], None])
         first, second = bench.sampled()[:2]
     assert second.at_ns - first.at_ns > 5e8
     assert first.cost_percent <= 2.6
+
+
+def test_a_rank_whose_looks_cannot_be_read_costs_the_others_nothing(
+    bench: Bench, spy: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said once, and each window has the looks of its own."""
+    take, taken = Sampling._take, []
+
+    def failing(self: Sampling, rank: Any, found: Any) -> None:
+        taken.append(found)
+        if rank.member.rank == 0:
+            raise RuntimeError("such a frame")
+        take(self, rank, found)
+
+    monkeypatch.setattr(Sampling, "_take", failing)
+    spy(prints(f"{TRAIN} 20"))
+    with started(*WAITING) as one, started(*WAITING) as other:
+        bench.made.meet(member(one))
+        bench.made.meet(member(other, 1))
+        until(lambda: len(bench.sampled(1)) > 3, "looks at the other")
+    assert bench.said == ["looks from outside: RuntimeError('such a frame')"]
+    assert len(taken) == len({id(each) for each in taken})
