@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -52,6 +53,14 @@ _WORD_S: Final = 1.0
 """
 _LOOK_S: Final = 1.0
 """Seconds between two looks for further ranks of a job that something else launched, where some are there."""
+
+
+@contextlib.contextmanager
+def _wall(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # a wall: the run is looked after without what was to be written in the place of agents
+        _log.error("%s: %r", what, error)
 
 
 class Observer:
@@ -304,8 +313,9 @@ class Observer:
         """Have the ranks of a job that nobody prepared recorded."""
         if self._unprepared is not None and self._orders.killed_by is None:
             complete = len(self._exits.alive()) >= states.ranks_here(self._run, self._run.world)
-            if changes := self._unprepared.turn(self._run, complete=complete):
-                self._write(**changes)
+            with _wall("looking for ranks"):
+                if changes := self._unprepared.turn(self._run, complete=complete):
+                    self._write(**changes)
 
     def _find_ranks(self) -> None:
         alive = self._exits.alive()
@@ -377,7 +387,8 @@ class Observer:
     def _note_exits(self) -> None:
         dead = self._exits.read()
         if dead and self._unprepared is not None:
-            unprepared.record_ends(self._directory, self._exits.at_ns, self._exits.status)
+            with _wall("recording the ends of ranks"):
+                unprepared.record_ends(self._directory, self._exits.at_ns, self._exits.status)
         members = self._directory.members() if self._ends.have_records_changed() or dead else {}
         for rank, member in members.items():
             if member.generation == self._generation and rank in self._members:

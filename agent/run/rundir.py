@@ -3,7 +3,7 @@
 A run has one folder, `<base>/<run>/`, of mode 0700. It holds `run.json` (the record of the run), `ranks/N.json`
 (the record of a rank, written by its agent), `logs/`, `run.db` (recorded by the observer)
 and the sockets.  Records are replaced atomically, so that a reader gets the old one or the new one; but on a full disk
-that of a rank that ends, and that of the run, is written over in place: a reader of that moment may find it damaged.
+one is written over in place: a reader of that moment may find it damaged.
 Each folder bears our mark.  A folder without it is neither listed nor removed: the base may be in use for other
 things.
 """
@@ -156,13 +156,7 @@ class RunDir:
 
     def write(self, run: Run) -> None:
         """Replace the run's record, on a full disk in its place."""
-        path, content = marks.owned(self.path / "run.json"), msgspec.json.encode(run)
-        try:
-            private.replace(path, content)
-        except OSError as problem:
-            if problem.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
-                raise
-            private.overwrite(path, content)
+        _write(self.path / "run.json", msgspec.json.encode(run))
 
     def update(self, **changes: object) -> Run:
         """Change fields of the record and return it."""
@@ -241,8 +235,8 @@ class RunDir:
         return self._far[1]
 
     def write_member(self, member: Member) -> None:
-        """Replace one rank's record."""
-        private.replace(marks.owned(self.rank_record(member.rank)), msgspec.json.encode(member))
+        """Replace one rank's record, on a full disk in its place."""
+        _write(self.rank_record(member.rank), msgspec.json.encode(member))
 
     def remove_member(self, rank: int) -> None:
         """Remove one rank's record, which the caller has written."""
@@ -283,6 +277,16 @@ class RunDir:
     @property
     def _cure(self) -> str:
         return f"if no process of it lives, remove {self.path}"
+
+
+def _write(path: Path, content: bytes) -> None:
+    marks.owned(path)
+    try:
+        private.replace(path, content)
+    except OSError as problem:
+        if problem.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
+            raise
+        private.overwrite(path, content)
 
 
 def create(run: Run) -> RunDir:

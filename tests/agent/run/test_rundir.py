@@ -17,7 +17,7 @@ import zmq
 
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.files import private
-from ddptop.agent.run.rundir import Run, RunDir, RunDirError
+from ddptop.agent.run.rundir import Ended, Member, Process, Run, RunDir, RunDirError
 
 
 @pytest.fixture(autouse=True)
@@ -76,13 +76,21 @@ def test_a_base_that_cannot_be_written_is_read(base, monkeypatch):
 
 
 def test_the_end_of_a_run_is_written_down_on_a_full_disk(monkeypatch):
-    """Over the record that is there, where no new file can be made; a longer and a shorter one are read as they are."""
+    """Over the record that is there, where no new file can be made; a longer and a shorter one are read as they are.
+
+    So is that of a rank.
+    """
     directory = rundir.create(a_run("full"))
+    member = Member(0, 0, 1, Process(1, 1.0), "host", 0, "", "", None, by_agent=False)
+    directory.write_member(member)
 
     def full(path, content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(private, "write", full)
+    ended = msgspec.structs.replace(member, ended=Ended(7, 1, "ValueError: bad lr"))
+    directory.write_member(ended)
+    assert list(directory.reported()) == [ended]
     killed = directory.update(state="killed", cause="killed by ada" * 9)
     assert directory.read() == killed
     directory.update(cause="x")

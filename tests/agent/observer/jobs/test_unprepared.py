@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import zmq
 
 from ddptop.agent.end import cause
 from ddptop.agent.observer.jobs.unprepared import Unprepared, record_ends
-from ddptop.agent.outside import groups
+from ddptop.agent.observer.one_run import Observer
+from ddptop.agent.outside import groups, recorded
 from ddptop.agent.outside.groups import Group
 from ddptop.agent.run import identity
 from ddptop.agent.run.ends import Death
+from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import Member, RunDir
 
@@ -97,3 +101,23 @@ def test_who_starts_a_second_group_is_no_launcher_any_more(
     look(replace(group, world=2, launcher=None, command=()))
     after = directory.read()
     assert (after.torchrun, after.command, after.known) == (None, (), ())
+
+
+def test_records_that_cannot_be_written_end_no_observer(
+    job: RunDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the folder of the ranks is gone, the look for them fails, its log says so, and the run goes on."""
+    claim = Claim.acquire(job.path)
+    assert claim is not None
+    found = recorded.group_of(job.read(), job.members())
+    monkeypatch.setattr(groups, "again", lambda *_: found)
+    shutil.rmtree(job.path / "ranks")
+    (job.path / "ranks").touch()
+    with zmq.Context() as context:
+        observer = Observer(job, job.read(), context, claim)
+        try:
+            observer._look_outside()
+        finally:
+            observer._close()
+            claim.release()
+    assert "looking for ranks: OSError" in caplog.text
