@@ -117,4 +117,4 @@ def _number(number: Number) -> dict[str, Any]:
 def _side(estimate: Estimate | None) -> dict[str, float] | None:
     if estimate is None:
         return None
-    return {"value": estimate.value, "within": reach(max(2.0, estimate.freedom)) * estimate.error}
+    return {"value": estimate.value, "within": reach(estimate.freedom) * estimate.error}

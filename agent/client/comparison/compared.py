@@ -111,6 +111,11 @@ class _Run:
     def count(self) -> int:
         return int(self.steady.where.sum())
 
+    @property
+    def is_cut(self) -> bool:
+        """True where the first steps of the run are not known one by one."""
+        return bool(len(self.run.steps)) and int(self.run.steps[0]) > 1
+
     def series(self, name: str) -> Floats:
         """Return a number of the usual steps, the mean over ranks, where it is known."""
         found = self.run.of(name)[self.steady.where]
@@ -240,9 +245,12 @@ def _numbers(one: _Run, other: _Run) -> Iterable[Number]:
         which = f"rank {rank}" if rank == rank_ else f"rank {rank}, rank {rank_}"
         yield Number("slowest_excess_ms", "slowest rank, excess", "ms", excess, excess_, None, which)
     lost_one, lost_other = lost(one.run), lost(other.run)
+    newest = max(len(each.run.steps) for each in (one, other) if each.is_cut) if one.is_cut or other.is_cut else 0
     for name in Lost.__dataclass_fields__:
         first, second = (Estimate(getattr(each, name), 0.0, 1.0) for each in (lost_one, lost_other))
-        yield Number(f"lost_{name}_s", f"lost to {name}", "s", first, second)
+        # Stalls are those of the verdicts, of the whole run.
+        note = f"in the newest {newest:,} steps" if newest and name != "stalls" else ""
+        yield Number(f"lost_{name}_s", f"lost to {name}", "s", first, second, None, note)
     yield from _losses(one, other)
 
 
@@ -443,5 +451,7 @@ def _together(numbers: Sequence[Number]) -> Number:
     values = np.array([each.value for each in same])
     spread = float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
     error = max(spread, float(np.median([each.error for each in same])))
-    first = Estimate(float(np.median(values)), error, max(4.0, len(values) - 1.0))
-    return newest._replace(first=first, change=_changed(first, newest.second))
+    first = Estimate(float(np.median(values)), error, len(values) - 1.0)
+    # The freedom is that of the runs, also where these are closer to each other by chance than a run knows itself.
+    both = first._replace(error=math.hypot(error, newest.second.error))
+    return newest._replace(first=first, change=_changed(both, newest.second._replace(error=0.0)))

@@ -181,7 +181,7 @@ def _loss(run: Measured, step: int, most: float) -> Outcome:
         return Outcome(name, REGRESSED, f"not finite by step {run.broken_at:,}, limit {most:g}")
     if found is None:
         return Outcome(name, UNTOLD, f"cannot tell: not known of step {step:,}; the last is {run.newest:,}")
-    within = reach(max(2.0, found.freedom)) * found.error
+    within = reach(found.freedom) * found.error
     text = f"{found.value:.4g} ± {within:.2g}, limit {most:g}"
     if found.value <= most:
         return Outcome(name, PASSED, text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -27,6 +27,8 @@ _Z: Final = 3.5
 """Standard errors of an interval: one in 2,100 of what is equal lies outside."""
 _DRIFTS: Final = 3.0
 """Times the variance by noise from which on that of the parts is a drift: one in 100 of what has none exceeds it."""
+_MANY: Final = 30.0
+"""Degrees of freedom from which on an expansion of Student's t is as good as t itself."""
 _SEED: Final = 1
 
 Statistic = Callable[[Floats, Floats], Floats]
@@ -124,8 +126,16 @@ def _freedom(*parts: tuple[float, float]) -> float:
     return sum(variance for variance, _ in parts) ** 2 / below if below > 0 else 1e9
 
 
+@lru_cache(maxsize=256)
 def reach(freedom: float) -> float:
     """Return the standard errors of an interval: more of them where few blocks are behind the error (Student's t)."""
+    freedom = max(1.0, freedom)
+    if freedom < _MANY:
+        # With t = √freedom / tan(angle) its density is a power of the sine; the expansion is far too short here.
+        angles = np.linspace(0, math.pi / 2, 10_001)
+        density = np.sin(angles) ** (freedom - 1)
+        below = np.concatenate(([0.0], np.cumsum(density[1:] + density[:-1])))
+        return math.sqrt(freedom) / math.tan(float(np.interp(math.erfc(_Z / math.sqrt(2)) * below[-1], below, angles)))
     return _Z + (_Z**3 + _Z) / (4 * freedom) + (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * freedom**2)
 
 
@@ -156,4 +166,4 @@ def change(first: Estimate, second: Estimate, floor: float = 0.0) -> Change | No
     # The errors of both, as parts of the first.
     mine, other = first.error * ratio / first.value, second.error / first.value
     freedom = _freedom((mine**2, first.freedom), (other**2, second.freedom))
-    return Change(ratio - 1, math.hypot(reach(max(2.0, freedom)) * math.hypot(mine, other), floor))
+    return Change(ratio - 1, math.hypot(reach(freedom) * math.hypot(mine, other), floor))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as replace_run
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ddptop.agent import wire
 from ddptop.agent.client.comparison import compared, reading
 from ddptop.agent.client.comparison.compared import Comparison
 from ddptop.agent.client.comparison.measured import Measured, lost, steady
+from ddptop.agent.client.comparison.statistics import Estimate, change
 from ddptop.agent.client.runs import Run
 from ddptop.agent.record.recording import INSERT_EVENT, open_file
 from ddptop.agent.run import rundir
@@ -118,6 +120,28 @@ def test_a_run_is_compared_with_all_those_before_it() -> None:
     assert found.outcome == "same"
     with pytest.raises(Refused, match="no earlier run"):
         compared.against([], earlier[0])
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_few_runs_before_it_make_no_false_difference(count: int) -> None:
+    """However close they are to each other by chance."""
+    random, told = np.random.default_rng(0), 0
+    for _ in range(1000):
+        *earlier, new = (Estimate(value, 0.1, 100.0) for value in random.normal(100, 3, count + 1))
+        numbers = [compared.Number("step", "step", "ms", each, new, change(each, new)) for each in earlier]
+        found = compared._together(numbers).change
+        assert found is not None
+        told += found.is_told
+    assert told <= 3
+
+
+def test_time_lost_is_said_to_be_that_of_the_newest_steps() -> None:
+    """Where the first ones are not known one by one; stalls are those of the whole run."""
+    one = read(recorded("a"))
+    cut = replace_run(one, steps=one.steps + 5000)
+    notes = {each.key: each.note for each in compared.compare(cut, one).numbers if each.key.startswith("lost")}
+    said = "in the newest 400 steps"
+    assert notes == {"lost_stalls_s": "", "lost_restarts_s": said, "lost_pauses_s": said}
 
 
 def test_warm_up_evaluations_and_pauses_are_left_out_and_named() -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ddptop.agent.client.comparison.statistics import block_length, change, estimate, middle, p50, p95
+from ddptop.agent.client.comparison.statistics import block_length, change, estimate, middle, p50, p95, reach
 
 
 def correlated(random: np.random.Generator, steps: int, memory: float) -> np.ndarray:
@@ -44,6 +44,15 @@ def test_a_drift_as_long_as_the_run_widens_the_interval() -> None:
     steady = random.normal(100, 1, 600)
     drifting = steady + np.linspace(0, 10, 600)
     assert estimate(drifting, p50).error > 10 * estimate(steady, p50).error
+
+
+@pytest.mark.parametrize(
+    ("freedom", "expected"),
+    [(1.0, 1368.3), (2.0, 46.36), (4.0, 10.50), (9.0, 5.35), (29.9, 3.93), (30.1, 3.93), (1e9, 3.5)],
+)
+def test_an_interval_is_that_of_students_t(freedom: float, expected: float) -> None:
+    """One in 2,150 lies outside, of whatever is known by few numbers as well."""
+    assert reach(freedom) == pytest.approx(expected, rel=5e-3)
 
 
 def test_a_change_is_told_from_the_size_of_the_noise_on() -> None:
