@@ -38,7 +38,9 @@ def present() -> dict[int, str]:
 
 def keep(before: Collection[int], addresses: Iterable[str]) -> None:
     """Keep what was opened since `before` was present, and sockets that are bound to these addresses of ZeroMQ."""
-    _ours.update({number: name for number, name in present().items() if number not in before})
+    opened = {number: name for number, name in present().items() if number not in before}
+    # A record that another thread of ours reads at this moment would stay open: its own `os.close` passed over it.
+    _ours.update({number: name for number, name in opened.items() if ".json" not in os.path.basename(name)})
     _addresses.update(address.removeprefix("ipc://") for address in addresses)
     replace(os, "close", _close)
     replace(os, "closerange", _closerange)

@@ -10,6 +10,7 @@ import pytest
 from support.harness import status, until, write_script
 from support.processes.ranks import observed
 
+from ddptop.agent.rank.hooks import around
 from ddptop.agent.rank.process import descriptors
 
 SCRIPT = """
@@ -96,3 +97,20 @@ def test_closing_a_copy_of_a_socket_leaves_the_socket_as_it_is(monkeypatch: pyte
         descriptors.give_up()
         one.close()
         other.close()
+
+
+def test_a_record_that_is_being_read_meanwhile_is_closed(tmp_path: Path) -> None:
+    """The agent's thread reads the record of the run while what the agent keeps is looked for; a hold is kept."""
+    before = descriptors.present()
+    (tmp_path / "run.json").touch()
+    reading, hold = os.open(tmp_path / "run.json", os.O_RDONLY), os.open(tmp_path, os.O_RDONLY)
+    descriptors.keep(before, ())
+    try:
+        os.close(reading)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.close(hold)
+    finally:
+        descriptors.give_up()
+        around.put_back(lambda what, error: None)
+        os.close(hold)
+    assert not Path(f"/proc/self/fd/{reading}").exists()
