@@ -146,13 +146,15 @@ def judge(
     in_order = len(left) == len(members) >= world and not any(own_codes.values())
     whole = in_order and all(each == 0 for each in own_codes.values())
     stoppers = [member.ended.stopped_by for member in members.values() if member.ended and member.ended.stopped_by]
-    late = codes or {rank: status for rank, death in sorted(deaths.items()) if (status := death.status)}
+    trouble = {rank: status for rank, status in _statuses(deaths).items() if status}
+    late = codes or trouble
     if stoppers and (exit_code == 0 or in_order):
         return FirstCause(
             "stopped", 0, f"stopped by {clean_line(stoppers[0], 100)}", warning=_late_trouble(late, exit_code, leader)
         )
     if exit_code == 0:
-        return FirstCause("finished", 0)
+        # What a launcher that has started the group anew says of earlier starts is none of this end.
+        return FirstCause("finished", 0, warning=_late_trouble(trouble, 0, leader) if whole else None)
     if whole:
         return FirstCause("finished", 0, warning=_late_trouble(late, exit_code, leader))
     if in_order and exit_code is None:

@@ -256,6 +256,9 @@ def test_exit_codes_that_only_the_system_knows_decide_how_a_run_ended() -> None:
     assert harmless.state == "finished"
     assert harmless.warning is not None
     assert "counted as finished" in harmless.warning
+    ignored = cause.judge(2, late, 0, deaths={**fine, 1: Death(1, 2, -signal.SIGABRT)})
+    assert (ignored.state, ignored.warning) == ("finished", harmless.warning)
+    assert cause.judge(2, late, 0, deaths=fine).warning is None
 
 
 def test_an_exception_that_came_before_a_lost_peer_is_told_instead_of_the_calls() -> None:
