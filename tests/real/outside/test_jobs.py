@@ -112,7 +112,7 @@ def test_a_restart_is_followed_and_orphans_are_ended(tmp_path: Path) -> None:
     """The ranks of torchrun's next start are those of the run, and are ended with it also once torchrun is gone."""
     log = tmp_path / "out.log"
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", rundir.BASE_VARIABLE: str(rundir.base())}
-    words = sys.executable, *TORCHRUN, "--max-restarts", "3", "plain.py"
+    words = sys.executable, *TORCHRUN, "--max-restarts", "3", "restarted.py"
     with (
         open(log, "w") as output,
         started(*words, cwd=PROGRAMS, stdout=output, stderr=output, env=environment) as process,

@@ -1,0 +1,18 @@
+"""Ranks that torchrun starts again: the first ones never meet, and so leave nothing of a group in the way of the next.
+
+A group of gloo some of whose ranks were killed now and then keeps those that torchrun starts afterwards from meeting.
+"""
+
+import os
+import runpy
+import time
+from pathlib import Path
+
+import torch
+
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    torch.set_num_threads(1)
+    print("rank", os.environ["RANK"], "is", os.getpid(), flush=True)
+    while True:
+        time.sleep(0.05)
+runpy.run_path(str(Path(__file__).with_name("plain.py")))
