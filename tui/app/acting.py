@@ -185,6 +185,8 @@ class Acting:
             known = {"launched": run.launched, "waiting": bool(run.waiting), "all_ended": all_ended}
             known_by = run.known_by if isinstance(run, Frame) else OUTSIDE if run.unprepared else "agent"
             reason = why_not(action, run.state, known_by=known_by, **known)
+            if action == "join" and is_offered(action, run.state, known_by=known_by, **known):
+                reason = "joining takes Python 3.14 in every rank"
             if other := remedy(action, run.state, known_by=known_by, **known):
                 place = name.partition(".")[0]
                 reason += f"; {keys[f'{place}.{other}']} {other}s it"

@@ -44,7 +44,7 @@ from ddptop.tui.drawing.lines import AsciiFilter
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet, RunLine
 from ddptop.tui.link.source import ReadOnly, Source
-from ddptop.tui.model.sentences import can_be_reported
+from ddptop.tui.model.sentences import can_be_joined, can_be_reported
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.plot import PlottedScreen
 from ddptop.tui.screens.run import RunScreen, RunsScreen
@@ -315,7 +315,7 @@ class DdptopApp(App[None]):
         live = self._live
         match action:
             case "act":
-                if live is None or self.read_only:
+                if live is None or self.read_only or (parameters[0] == "join" and not can_be_joined(live.frame)):
                     return False
                 return is_offered(
                     str(parameters[0]),

@@ -155,11 +155,21 @@ def stepless(frame: Frame, joins: str) -> str:
     return "no step is seen from outside" + ("" if frame.state in ENDED else f" · {_more(frame, joins)}")
 
 
-def _more(frame: Frame, joins: str) -> str:
+def can_be_joined(frame: Frame) -> bool:
+    """Say whether the agent can join a run that is seen from outside: the Python of all its ranks allows it."""
+    return frame.known_by == OUTSIDE and _minor(frame) >= JOINABLE
+
+
+def _minor(frame: Frame) -> int:
+    """Return the x of the oldest Python 3.x of the ranks; 0 where it is not known of all."""
     versions = [version.split(".") for version in frame.values("python_version") if version]
     numbers = [int(minor) for major, minor, *_ in versions if major == "3" and minor.isdecimal()]
-    if len(numbers) == frame.world and min(numbers) >= JOINABLE:
-        return f"{joins} joins (Python 3.{min(numbers)})"
+    return min(numbers) if len(numbers) == frame.world else 0
+
+
+def _more(frame: Frame, joins: str) -> str:
+    if can_be_joined(frame):
+        return f"{joins} joins (Python 3.{_minor(frame)})"
     return "next: torchrun … -m ddptop.agent train.py"
 
 

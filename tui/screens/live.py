@@ -13,6 +13,7 @@ from textual.widgets import Input
 from ddptop.agent.client.diagnoses import DIAGNOSES
 from ddptop.agent.client.frame import Frame
 from ddptop.tui.control.actions import is_offered
+from ddptop.tui.model.sentences import can_be_joined
 from ddptop.tui.screens.dialogs.transient import Transient
 from ddptop.tui.views.runs import RunList
 from ddptop.tui.views.screen.header import Header
@@ -23,7 +24,8 @@ MOST_DIGITS: Final = 6
 
 def _offers(frame: Frame) -> tuple[object, ...]:
     """Return what of a frame decides which keys are offered, and how."""
-    return frame.state, bool(frame.waiting), frame.checkpoints, frame.all_ended, frame.known_by
+    joins = can_be_joined(frame)
+    return frame.state, bool(frame.waiting), frame.checkpoints, frame.all_ended, frame.known_by, joins
 
 
 class LiveScreen(Transient[int]):

@@ -17,6 +17,7 @@ from ddptop.agent.wire.frames import ByLooks
 from ddptop.tui.cli.output import plain, status
 from ddptop.tui.cli.output.card import card
 from ddptop.tui.drawing.lines import width_of
+from ddptop.tui.model.sentences import can_be_joined
 from ddptop.tui.screens.rank import fact_rows
 from ddptop.tui.views.panels import Shape, draw_panel
 from ddptop.tui.views.screen.header import header_rows
@@ -49,6 +50,8 @@ def test_the_header_says_how_it_is_known_how_sure_it_is_and_what_to_do(width: in
     assert lines[3] == "steps not known, seen from outside · next: torchrun … -m ddptop.agent train.py"
     joinable = outside_frame(ranks=tuple(outside_rank(rank, python_version="3.14") for rank in range(2)))
     assert header(joinable, width)[3] == "steps not known, seen from outside · J joins (Python 3.14)"
+    assert can_be_joined(joinable)
+    assert not can_be_joined(outside_frame())
 
 
 def test_a_slow_rank_is_in_the_header_in_its_panel_and_in_the_table() -> None:
