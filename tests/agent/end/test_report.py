@@ -314,7 +314,8 @@ signal.pause()
     seen = {1: Death(1, time.time_ns(), 3)}
     found = cause.judge(2, {1: member}, 1, directory=directory, deaths=seen)
     assert found.cause == "rank 1 exited with code 3 and no exception; last output: a new start"
-    assert any("ValueError: the first start" in text for text in events(directory))
+    # Its observer writes it down some moments later.
+    until(lambda: any("ValueError: the first start" in text for text in events(directory)), "the cause of the restart")
 
 
 def test_the_kind_is_the_same_before_the_process_has_ended(new_run: Callable[..., RunDir]) -> None:
