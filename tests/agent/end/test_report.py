@@ -295,19 +295,27 @@ def test_records_of_ends_are_read_as_hostile(new_run: Callable[..., RunDir]) -> 
     assert ends.read(folder, 2) == {}
 
 
-def test_what_an_earlier_start_has_printed_is_no_cause_of_this_one(launch: Callable[..., RunDir]) -> None:
+def test_what_an_earlier_start_has_printed_is_no_cause_of_this_one(
+    launch: Callable[..., RunDir], tmp_path: Path
+) -> None:
     """The log of a rank goes on over the starts of its group; its traceback there is told of the first start alone."""
     script = """
-import os, signal
+import os, signal, time
 import ddptop.agent as agent
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    while not os.path.exists(os.environ["SEEN"]):
+        time.sleep(0.01)
     raise ValueError("the first start")
 print("a new start", flush=True)
 agent.start()
 signal.pause()
 """
-    directory = launch(script, environment={"RESTARTS": "1"}, max_restarts=1)
+    seen_first = tmp_path / "seen"
+    directory = launch(script, environment={"RESTARTS": "1", "SEEN": str(seen_first)}, max_restarts=1)
     running(directory)
+    # Of ranks that end before the observer has found them nothing is left once others have their places.
+    until(lambda: {"rank 0", "rank 1"} <= {text[:6] for text in events(directory)}, "both ranks are found")
+    seen_first.touch()
     until(lambda: "a new start" in directory.rank_log(1).read_text(), "the second start has begun")
     member = until(lambda: directory.members().get(1), "its record")
     assert member is not None
