@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from support.cluster import Cluster, Host
-from support.cluster.jobs import Job, on_all, run_of
+from support.cluster.jobs import Job, on_all, run_of, status
 from support.harness import until
 
 NAMED_S = 90.0
@@ -25,6 +25,8 @@ def test_one_host_tells(cluster: Cluster) -> None:
     job.wait_for_first_step()
     name = run_of(first)
     assert run_of(second) == name
+    # A host that was never heard is not missed.
+    until(lambda: not any(status(host, name)["unlinked"] for host in cluster.hosts), "the link")
     done = on_all(
         cluster.hosts,
         lambda host: host.ddptop("notify", name, "--to", f"exec:tee -a {host.shared / f'told-{host.name}'}"),
@@ -35,6 +37,7 @@ def test_one_host_tells(cluster: Cluster) -> None:
     (message,) = told(first)
     assert (message["where"], message["ranks"], message["resolved"]) == ("node2", [1], False)
     second.mend()
+    until(lambda: [each for each in told(first) if each["class"] == "host" and each["resolved"]], "its return", NAMED_S)
     assert first.ddptop("kill", name).returncode == 0
     until(lambda: [each for each in told(first) if each["kind"] == "end"], "the end", NAMED_S)
     assert not [each for each in told(second) if each["kind"] == "end"]
