@@ -39,6 +39,7 @@ JOBS = {
 NEEDS = {"Accelerate": "accelerate", "Lightning": "lightning", "HF Trainer": "transformers"}
 OWN_LAUNCHER = {"Lightning"}
 """Those whose first process is rank 0."""
+# In one write: what ranks print in pieces, others print into.
 _SAID = re.compile(r"^rank (\d) is (\d+)$", re.MULTILINE)
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.set_num_threads(1)
 accelerator = Accelerator(cpu=True)
-print("rank", accelerator.process_index, "is", os.getpid(), flush=True)
+os.write(1, f"rank {accelerator.process_index} is {os.getpid()}\n".encode())
 model = nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 data = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=4)

@@ -15,7 +15,7 @@ torch.set_num_threads(1)
 gradient_accumulation_steps = 2
 init_process_group(backend="gloo")
 ddp_rank = int(os.environ["RANK"])
-print("rank", ddp_rank, "is", os.getpid(), flush=True)
+os.write(1, f"rank {ddp_rank} is {os.getpid()}\n".encode())
 master_process = ddp_rank == 0
 model = DistributedDataParallel(nn.Sequential(nn.Embedding(64, 16), nn.Linear(16, 64)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -22,7 +22,7 @@ class Model(lightning.LightningModule):
 
     def on_train_start(self) -> None:
         """Say which rank this is."""
-        print("rank", self.global_rank, "is", os.getpid(), flush=True)
+        os.write(1, f"rank {self.global_rank} is {os.getpid()}\n".encode())
 
     def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
         """Return the loss."""

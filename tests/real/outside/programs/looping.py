@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[3]), world_size=2)
-print("rank", dist.get_rank(), "is", os.getpid(), flush=True)
+os.write(1, f"rank {dist.get_rank()} is {os.getpid()}\n".encode())
 model = DistributedDataParallel(nn.Linear(8, 8))
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 while True:

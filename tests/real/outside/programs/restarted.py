@@ -12,7 +12,7 @@ import torch
 
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     torch.set_num_threads(1)
-    print("rank", os.environ["RANK"], "is", os.getpid(), flush=True)
+    os.write(1, f"rank {os.environ['RANK']} is {os.getpid()}\n".encode())
     while True:
         time.sleep(0.05)
 runpy.run_path(str(Path(__file__).with_name("plain.py")))

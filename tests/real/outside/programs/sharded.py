@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-print("rank", dist.get_rank(), "is", os.getpid(), flush=True)
+os.write(1, f"rank {dist.get_rank()} is {os.getpid()}\n".encode())
 model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
 mesh = init_device_mesh("cpu", (2,))
 for layer in model:

@@ -14,7 +14,7 @@ def train(rank: int, store: str) -> None:
     """Train for ever."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    print("rank", dist.get_rank(), "is", os.getpid(), flush=True)
+    os.write(1, f"rank {dist.get_rank()} is {os.getpid()}\n".encode())
     model = DistributedDataParallel(nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     while True:

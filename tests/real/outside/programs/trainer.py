@@ -40,5 +40,5 @@ class Rows(Dataset[dict[str, torch.Tensor]]):
 arguments = TrainingArguments(
     sys.argv[1], use_cpu=True, max_steps=1_000_000, save_strategy="no", report_to=[], remove_unused_columns=False
 )
-print("rank", arguments.process_index, "is", os.getpid(), flush=True)
+os.write(1, f"rank {arguments.process_index} is {os.getpid()}\n".encode())
 Trainer(Model(), arguments, train_dataset=Rows()).train()
