@@ -1,7 +1,4 @@
-"""Ranks that torchrun starts again: the first ones never meet, and so leave nothing of a group in the way of the next.
-
-A group of gloo some of whose ranks were killed now and then keeps those that torchrun starts afterwards from meeting.
-"""
+"""Ranks that torchrun starts again: the first ones never meet, and so leave nothing of a group in the way of the next."""
 
 import os
 import runpy
