@@ -1,4 +1,4 @@
-"""Ranks that torchrun starts again: the first ones never meet, and so leave nothing of a group in the way of the next."""
+"""Ranks that torchrun starts again: the first ones never meet, and leave nothing of a group in the way of the next."""
 
 import os
 import runpy
