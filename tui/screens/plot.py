@@ -96,8 +96,7 @@ class Plotted(Transient[int]):
     """The widget that had the keys before the crosshair."""
 
     def show(self, frame: Frame) -> None:
-        """Draw a frame."""
-        raise NotImplementedError
+        """Draw a frame, which each of these screens does in its own way."""
 
     def on_mount(self) -> None:
         """Load what is heavy once the first frame is there."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -86,7 +87,7 @@ _NUMBER: Final = ("number", "int64")
 Row = tuple[Any, ...]
 
 
-class Table:
+class Table(ABC):
     """A file that is written row by row, and has its name only once it is whole."""
 
     suffix = ""
@@ -99,14 +100,14 @@ class Table:
         self._partial = folder / f".{self.file.name}.{os.getpid()}"
         self._open(columns)
 
-    def _open(self, columns: Sequence[tuple[str, str]]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _open(self, columns: Sequence[tuple[str, str]]) -> None: ...
 
-    def _write(self, rows: Sequence[Row]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self, rows: Sequence[Row]) -> None: ...
 
-    def _close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _close(self) -> None: ...
 
     def add(self, row: Row) -> None:
         """Add a row."""

@@ -61,11 +61,11 @@ def test_other_users_and_containers(scope: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_debugger_is_named(scope: Path) -> None:
     """A process that a debugger holds says by which, before anything is tried."""
     code = """
-import ctypes, os, sys, time
+import ctypes, signal, sys
 libc = ctypes.CDLL(None)
 libc.ptrace.argtypes = [ctypes.c_long] * 4
 print(libc.ptrace(0x4206, int(sys.argv[1]), 0, 0), flush=True)  # PTRACE_SEIZE
-time.sleep(1000)
+signal.pause()
 """
     with started(*WAITING) as child, started(
         "python3", "-c", code, str(child.pid), stdout=subprocess.PIPE

@@ -20,7 +20,7 @@ from ddptop.agent.rank.process.visibility import Visibility
 from ddptop.agent.run.rundir import RunDir, identify
 
 ASLEEP = """
-import os, sys, time
+import os, signal, sys
 from pathlib import Path
 from ddptop.agent.rank.process.visibility import Visibility
 from ddptop.agent.run.rundir import RunDir
@@ -28,7 +28,7 @@ Visibility(RunDir(Path(sys.argv[1]))).tick()
 up = Path(sys.argv[2])
 up.with_suffix(".part").write_text(str(os.getpid()))
 up.with_suffix(".part").rename(up)
-time.sleep(1000)
+signal.pause()
 """
 
 
