@@ -78,19 +78,22 @@ def lock(run: Run) -> int | None:
 
 def is_live(run: Run) -> bool:
     """Say whether a notifier of the run lives."""
-    if not log(run).exists():
-        return False
     try:
-        descriptor = lock(run)
+        descriptor = os.open(log(run), os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return False
-    if descriptor is not None:
+    try:
+        # Shared, so that of two who ask at once neither takes the other for the notifier.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
         os.close(descriptor)
-    return descriptor is None
+    return False
 
 
 def start(run: Run, urls: Iterable[str] = ()) -> None:
-    """Start the notifier of a run, detached from the terminal and from the caller; one too many leaves at once.
+    """Start the notifier of a run where none lives, detached from the terminal and from the caller.
 
     Args:
         run: the run.
@@ -101,6 +104,9 @@ def start(run: Run, urls: Iterable[str] = ()) -> None:
     """
     if urls:
         set_targets(run, (*targets(run), *urls))
+    # Another one could take the place of one that has just told of the end, and tell of it once more.
+    if is_live(run):
+        return
     environment = dict(os.environ)
     if given := environment.get("PYTHONPATH"):
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))

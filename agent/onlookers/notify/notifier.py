@@ -142,7 +142,8 @@ class Notifier:
             return message
         try:
             report = self._run.report()
-        except (RunDirError, OSError):
+        except Exception:
+            # It would not be told a second time.
             return message
         if not report.failed:
             return message

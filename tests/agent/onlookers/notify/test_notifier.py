@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -175,6 +176,29 @@ def test_a_launch_tells_of_its_end_and_hides_where(own_base: Path, tmp_path: Pat
     assert {each["state"] for each in taken(mood, "end")} == {"killed"}
     refused = ddptop("notify", "told", "--to", url)
     assert (refused.returncode, "has ended" in refused.stderr) == (2, True)
+
+
+def test_a_second_notifier_does_not_wait_for_the_end_of_the_first(
+    own_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would tell of the end of the run once more; who only asks whether there is one is none."""
+    record = rundir.Run("r", "r", "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, state="running")
+    run = Run(rundir.create(record))
+    started: list[object] = []
+    monkeypatch.setattr(subprocess, "run", lambda *arguments, **_: started.append(arguments))
+    assert not start.is_live(run)
+    with open(log := start.log(run), "ab"), open(log, "rb") as asks:
+        fcntl.flock(asks, fcntl.LOCK_SH)
+        assert not start.is_live(run)
+    notifier = start.lock(run)
+    assert notifier is not None
+    assert start.is_live(run)
+    start.start(run, ["exec:true"])
+    assert not started
+    assert start.targets(run) == ("exec:true",)
+    os.close(notifier)
+    start.start(run)
+    assert started
 
 
 def test_the_task_of_a_scheduler_waits_for_the_last_message(
