@@ -235,7 +235,7 @@ def deliver(targets: list[Target], number: int) -> str:
 
 def _of_rank(run: Run, rank: int, member: Member) -> list[Target]:
     # Without marker, torchrun, observer and what was seen before, only this rank and its descendants are found.
-    alone = msgspec.structs.replace(run, run_id="", torchrun=None, observer=None, known=(), world=1)
+    alone = msgspec.structs.replace(run, run_id="", torchrun=None, starter=None, observer=None, known=(), world=1)
     return find(alone, {rank: member})
 
 

@@ -4,7 +4,8 @@ A process belongs to a run when it descends from torchrun, a rank or the observe
 session that one of the first two leads, or when its owner is the run's and its environment
 carries the run's marker.  A process without any of these is not found; the caller and its ancestors
 are left out, but for ancestors of the observer.  A job that nobody prepared carries no marker: there the variables that
-its launcher has drawn for it take its place, and processes that were seen as the job's before.
+torchrun has drawn for it take its place, and processes that were seen as the job's before.  A script that has started
+such a job belongs to it as long as it has started nothing else that lives: its next trial is another job.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -72,8 +73,14 @@ def find(run: Run, members: Mapping[int, Member]) -> list[Target]:
             roles[pid] = "helper"
     # Processes that have lost their parent are children of the observer, but for those of a job seen from outside.
     adopting = {observer} if observer is not None and not run.outside else set()
-    for pid in _below((roles.keys() - spared) | adopting, table):
+    starter = run.starter.pid if run.starter is not None and _is_in(table, run.starter) else None
+    children = _children(table)
+    for pid in _below((roles.keys() - spared - {starter}) | adopting, children):
         roles.setdefault(pid, "helper")
+    if starter is not None and _has_started_only(roles.keys(), starter, children):
+        roles |= dict.fromkeys({starter} | _below({starter}, children) - roles.keys(), "helper")
+    if starter in roles:
+        roles[starter] = "torchrun"
     found = roles.keys() - spared
     names = {"torchrun": run.leader}
     targets = [
@@ -135,17 +142,28 @@ def lineage(pid: int, table: Mapping[int, Row]) -> list[int]:
     return line
 
 
-def _below(roots: Iterable[int], table: Mapping[int, Row]) -> set[int]:
-    children = defaultdict(list)
+def _children(table: Mapping[int, Row]) -> Mapping[int, set[int]]:
+    children: defaultdict[int, set[int]] = defaultdict(set)
     for pid, row in table.items():
-        children[row.parent].append(pid)
+        children[row.parent].add(pid)
+    return children
+
+
+def _below(roots: Iterable[int], children: Mapping[int, set[int]]) -> set[int]:
     found: set[int] = set()
     rest = list(roots)
     while rest:
-        fresh = set(children[rest.pop()]) - found
+        fresh = children[rest.pop()] - found
         found |= fresh
         rest.extend(fresh)
     return found
+
+
+def _has_started_only(found: Collection[int], pid: int, children: Mapping[int, set[int]]) -> bool:
+    """Say whether all children of a process, one at least, are among those found, or have started only such."""
+    return bool(children[pid]) and all(
+        child in found or _has_started_only(found, child, children) for child in children[pid]
+    )
 
 
 def _is_marked(row: Row, run: Run) -> bool:

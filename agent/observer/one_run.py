@@ -316,6 +316,8 @@ class Observer:
             with _wall("looking for ranks"):
                 if changes := self._unprepared.turn(self._run, complete=complete):
                     self._write(**changes)
+                    if isinstance(self._launcher, Attached):
+                        self._launcher.run = self._run
 
     def _find_ranks(self) -> None:
         alive = self._exits.alive()

@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -27,7 +27,7 @@ _HOSTS: Final = re.compile(
     r"|pydevconsole|(colab|marimo|streamlit|supervisord|uvicorn|gunicorn|dask|prefect|dagster|luigid?|wandb)([.-]|$))",
     re.IGNORECASE,
 )
-"""Programs that go on when a training in them ends: they are neither a rank nor a launcher.
+"""Programs that go on when a training in them ends: they are neither a rank nor have they started a job.
 
 Of a common word the whole name counts, since a training may be called `wandb_run.py`.
 """
@@ -36,8 +36,6 @@ _NUMBER: Final = re.compile(r"\d{1,6}")
 _STARTER: Final = "TORCHELASTIC_ERROR_FILE"
 """A path below a folder whose name torchrun draws anew for each of its starts."""
 _STARTED: Final = re.compile(r"(/.+/)attempt_\d+/\d+/error\.json")
-_UNIQUE: Final = ("slurm", ("SLURM_JOB_ID", "SLURM_STEP_ID")), ("", ("PMIX_NAMESPACE",))
-"""Variables that together name one job for good, by the launcher that they are of; empty: of any."""
 _BY_TORCH: Final = frozenset({"torchrun", "environment"})
 """Places by torch's own variables: what is around such a rank may be a task of Slurm that has other work, too."""
 _RESTARTS: Final = "TORCHELASTIC_RESTART_COUNT"
@@ -52,13 +50,15 @@ class Group:
     local_ranks: Mapping[int, int]
     world: int
     launcher: Process | None
-    """The process of this user whose only work is to start the ranks; None where there is none."""
+    """The process of this user whose only work is this job: all that it starts is of the group; None without one."""
     command: tuple[str, ...]
     """The command line of that one."""
     program: str
     arguments: tuple[str, ...]
+    starter: Process | None = None
+    """In the place of a launcher, a script that has started the ranks, and may start other jobs, too."""
     marks: Mapping[str, str] = field(default_factory=dict)
-    """Variables, with their values, that all of its processes have and no others; of a folder all below it counts."""
+    """Variables that all of its processes have and no others, each with the folder that all values are below."""
     restarts: Mapping[int, int] = field(default_factory=dict)
     """By rank, how often its launcher says that it has started the group again."""
     nodes: int | None = None
@@ -83,7 +83,7 @@ class Group:
     @property
     def processes(self) -> set[Process]:
         """Its launcher and its ranks."""
-        return {*self.ranks.values(), *([] if self.launcher is None else [self.launcher])}
+        return {*self.ranks.values(), *filter(None, [self.launcher])}
 
 
 def found(processes: Processes) -> list[Group]:
@@ -91,12 +91,9 @@ def found(processes: Processes) -> list[Group]:
     groups = list(_by_environment(processes))
     groups += _by_descent(processes, _below(processes, groups))
     groups += _alone(processes, _below(processes, groups))
-    # What starts several groups is a sweep or a service, and ends with none of them.
-    shared = Counter(group.launcher for group in groups)
+    started = Counter(group.launcher for group in groups if group.launcher is not None)
     groups = [
-        replace(group, launcher=None, command=())
-        if shared[group.launcher] > 1 or _starts_others(processes, group)
-        else group
+        replace(group, launcher=None, command=(), starter=group.launcher) if started[group.launcher] > 1 else group
         for group in groups
     ]
     return sorted(groups, key=lambda group: group.root.pid)
@@ -105,27 +102,25 @@ def found(processes: Processes) -> list[Group]:
 def of_process(processes: Processes, pid: int) -> Group | None:
     """Return the group of which a process is launcher, rank or a process below a rank; None where it is in none.
 
-    Who names a Python that has loaded torch means it, also where nothing else shows that it trains.
+    A script with several groups below it means none of them.  Who names a Python that has loaded torch means it, also
+    where nothing else shows that it trains.
     """
     groups, line = found(processes), lineage(pid, processes.table)
     for above in line:
         for group in groups:
             if above in {each.pid for each in group.ranks.values()} or (above == pid and above == group.root.pid):
                 return group
+    started = [group for group in groups if group.starter is not None and group.starter.pid == pid]
+    if len(started) == 1:
+        return started[0]
     alone = [each for each in line if each in processes.pythons and _may_train(processes, processes.pythons[each])]
     # One above it is a sweep, whose other trainings are not meant.
     return _single(processes.pythons[alone[0]]) if alone else None
 
 
-def again(processes: Processes, before: Group) -> Group | None:
-    """Return a group as it is now, by its launcher or a rank; None where nothing is left of it that is seen."""
-    known = before.processes
-    for group in found(processes):
-        if known & group.processes:
-            return group
-    alive = {row.process for row in processes.table.values()}
-    left = {rank: each for rank, each in before.ranks.items() if each in alive}
-    return replace(before, ranks=left) if left else None
+def again(processes: Processes, known: Set[Process]) -> Group | None:
+    """Return the group that has one of these processes for its launcher or a rank; None where none is seen."""
+    return next((group for group in found(processes) if known & group.processes), None)
 
 
 def _by_environment(processes: Processes) -> Iterator[Group]:
@@ -140,30 +135,26 @@ def _by_environment(processes: Processes) -> Iterator[Group]:
             ranks[pid] = places[pid]
     grouped: defaultdict[tuple[object, ...], list[dict[int, int]]] = defaultdict(list)
     for pid, place in sorted(ranks.items()):
-        environment = processes.pythons[pid].environment
-        launcher = _launcher(processes, pid)
+        environment, starter = processes.pythons[pid].environment, _starter(processes, pid)
         # A launcher of torch starts one group, whose port differs from start to start.
-        is_starter = launcher is not None and starts_ranks(processes.pythons[launcher].program)
-        port = None if is_starter else (environment.get("MASTER_ADDR"), environment.get("MASTER_PORT"))
-        alike = grouped[place.world, launcher, port, place.launcher]
+        is_launcher = starter is not None and starts_ranks(starter.program)
+        port = None if is_launcher else (environment.get("MASTER_ADDR"), environment.get("MASTER_PORT"))
+        alike = grouped[place.world, None if starter is None else starter.row.process, port, place.launcher]
         # Where one place is taken twice, as by two trainings in one shell, the second one is of another group.
-        free = next((each for each in alike if is_starter or place.rank not in each), None)
+        free = next((each for each in alike if is_launcher or place.rank not in each), None)
         if free is None:
             alike.append(free := {})
         free[place.rank] = pid
     for pids, is_single in ((each, len(alike) == 1) for alike in grouped.values() for each in alike):
-        first = ranks[pids[min(pids)]]
-        launcher = _launcher(processes, pids[min(pids)])
+        first, starter = ranks[pids[min(pids)]], _starter(processes, pids[min(pids)])
         local = {rank: ranks[pid].local_rank for rank, pid in pids.items()}
-        script = processes.pythons.get(launcher) if launcher is not None else None
-        if script is not None and first.world == len(pids) + 1 and _is_first(processes, script, pids):
+        if starter is not None and first.world == len(pids) + 1 and _is_first(processes, starter, pids):
             # Lightning's own launcher: the process that starts the others is rank 0.
-            pids, local, launcher = {0: script.row.process.pid, **pids}, {0: 0, **local}, None
-        group = _group(processes, pids, local, first.world, launcher)
+            pids, local, starter = {0: starter.row.process.pid, **pids}, {0: 0, **local}, None
         counts = {rank: processes.pythons[pid].environment.get(_RESTARTS, "") for rank, pid in pids.items()}
         yield replace(
-            group,
-            marks=_marks(processes, pids.values(), first) if is_single else {},
+            _group(processes, pids, local, first.world, starter),
+            marks=_marks(processes, pids.values()) if is_single else {},
             restarts={rank: int(each) for rank, each in counts.items() if each.isdecimal() and len(each) < 9},
             nodes=first.nodes,
             node=first.node,
@@ -189,8 +180,9 @@ def _place(python: Python) -> Position | None:
         place = Position.from_environment(environment, python.program)
     except ValueError:
         return None
-    # A kernel or a shell may be a task of Slurm or of `mpirun`, too; below it all look as if they were that task.
-    if place.launcher not in _BY_TORCH and place.world == 1:
+    # A kernel or a shell may be a task of Slurm or of `mpirun`, too; below it all look as if they were that task. Of a
+    # step of several tasks, only the shell that `srun --pty` has started has a terminal.
+    if place.launcher not in _BY_TORCH and (place.world == 1 or (place.launcher == "slurm" and python.row.terminal)):
         return None
     if place.launcher != "torchrun" and _is_host(python):
         return None
@@ -201,55 +193,27 @@ def _is_host(python: Python) -> bool:
     return _HOSTS.match(os.path.basename(python.program)) is not None
 
 
-def _launcher(processes: Processes, pid: int) -> int | None:
-    """Return the process of this user that has started a rank, if that is all its work; wrappers have its variables."""
+def _starter(processes: Processes, pid: int) -> Python | None:
+    """Return the process of this user that has started a rank; wrappers have the variables of the rank."""
     own = processes.environment(pid)
     for above in lineage(pid, processes.table)[1:]:
         python = processes.pythons.get(above)
         if python is not None and python.serves_forks:
             continue
         # A pod's own RANK is that of the torchrun in it, and may be that of one of its ranks.
-        is_starter = python is not None and starts_ranks(python.program)
-        if not is_starter and "RANK" in own and processes.environment(above).get("RANK") == own["RANK"]:
+        is_launcher = python is not None and starts_ranks(python.program)
+        if not is_launcher and "RANK" in own and processes.environment(above).get("RANK") == own["RANK"]:
             continue
-        return None if python is None or not python.program or _is_host(python) else above
+        return None if python is None or not python.program or _is_host(python) else python
     return None
 
 
-def _starts_others(processes: Processes, group: Group) -> bool:
-    """Say whether the launcher of a group has started other Pythons with torch, too, which do not end with the group.
-
-    What only starts ranks, runs the same program or has spawned them has no other work.
-    """
-    launcher = None if group.launcher is None else processes.pythons[group.launcher.pid]
-    if launcher is None or starts_ranks(launcher.program):
-        return False
-    ranks = {process.pid for process in group.ranks.values()}
-    first = processes.pythons[min(ranks)]
-    if first.is_spawned or os.path.basename(first.program) == os.path.basename(launcher.program):
-        return False
-    lines = ((pid, lineage(pid, processes.table)) for pid, each in processes.pythons.items() if not each.is_helper)
-    return any(
-        launcher.row.process.pid in line[1:] and not ranks & set(line) and processes.loads_torch(pid)
-        for pid, line in lines
-    )
-
-
-def _marks(processes: Processes, pids: Iterable[int], place: Position) -> dict[str, str]:
-    """Return what is drawn anew for each job and is inherited by all of its processes, and by no others."""
-    environments = [processes.pythons[pid].environment for pid in pids]
+def _marks(processes: Processes, pids: Iterable[int]) -> dict[str, str]:
+    """Return the folder that torchrun has drawn for a job: all of its processes inherit paths in it, and no others."""
     # `/tmp/torchelastic_x1/none_y2/attempt_0/0/error.json`: the last three differ by start and rank.
-    files = [_STARTED.fullmatch(each.get(_STARTER, "")) for each in environments]
+    files = [_STARTED.fullmatch(processes.pythons[pid].environment.get(_STARTER, "")) for pid in pids]
     folders = {None if file is None else file[1] for file in files}
-    if len(folders) == 1 and (folder := folders.pop()) is not None:
-        return {_STARTER: folder}
-    for launcher, names in _UNIQUE if place.launcher not in _BY_TORCH else ():
-        if launcher not in ("", place.launcher):
-            continue
-        values = {tuple(each.get(name, "") for name in names) for each in environments}
-        if len(values) == 1 and all(alike := values.pop()):
-            return dict(zip(names, alike, strict=True))
-    return {}
+    return {_STARTER: folder} if len(folders) == 1 and (folder := folders.pop()) is not None else {}
 
 
 def _by_descent(processes: Processes, taken: set[int]) -> Iterator[Group]:
@@ -261,9 +225,8 @@ def _by_descent(processes: Processes, taken: set[int]) -> Iterator[Group]:
         ranks = [pid for pid in pids if processes.loads_torch(pid)] if len(pids) > 1 else []
         if len(ranks) < 2 or not processes.connected(ranks):
             continue
-        numbered = _numbered(processes, ranks)
-        launcher = _launcher(processes, ranks[0])
-        yield _group(processes, numbered, {rank: rank for rank in numbered}, max(numbered) + 1, launcher)
+        numbered, starter = _numbered(processes, ranks), _starter(processes, ranks[0])
+        yield _group(processes, numbered, {rank: rank for rank in numbered}, max(numbered) + 1, starter)
 
 
 def _numbered(processes: Processes, pids: list[int]) -> dict[int, int]:
@@ -303,21 +266,24 @@ def _single(python: Python) -> Group:
 
 
 def _group(
-    processes: Processes, pids: Mapping[int, int], local: Mapping[int, int], world: int, launcher: int | None
+    processes: Processes, pids: Mapping[int, int], local: Mapping[int, int], world: int, starter: Python | None
 ) -> Group:
-    script = processes.pythons[pids[min(pids)]]
-    if not script.program and launcher is not None:
-        # Its children run what the program has given them.
-        script = processes.pythons[launcher]
-    program, arguments = program_of(script.words)
+    first = processes.pythons[pids[min(pids)]]
+    # Children that Python has spawned or forked run what the program above them has given them.
+    is_sole = starter is not None and (
+        starts_ranks(starter.program) or first.is_spawned or first.words == starter.words
+    )
+    program, arguments = program_of((first if first.program or starter is None else starter).words)
+    above = None if starter is None else starter.row.process
     return Group(
         {rank: processes.table[pid].process for rank, pid in sorted(pids.items())},
         local,
         world,
-        None if launcher is None else processes.table[launcher].process,
-        () if launcher is None else processes.pythons[launcher].words,
+        above if is_sole else None,
+        starter.words if starter is not None and is_sole else (),
         program or "python",
         arguments,
+        None if is_sole else above,
     )
 
 

@@ -36,6 +36,7 @@ def run_of(group: Group) -> Run:
         cwd=_link(first, "cwd"),
         command=group.command,
         torchrun=group.launcher,
+        starter=group.starter,
         marks=dict(group.marks),
         # Those of others are not among the processes in which groups are found.
         owner=os.geteuid(),
@@ -69,20 +70,9 @@ def member(group: Group, rank: int, process: Process, generation: int) -> Member
     )  # fmt: skip
 
 
-def group_of(run: Run, members: Mapping[int, Member]) -> Group:
-    """Return the group as the records of its run have it."""
-    return Group(
-        {rank: member.process for rank, member in members.items()},
-        {rank: member.local_rank for rank, member in members.items()},
-        run.world,
-        run.torchrun,
-        run.command,
-        run.program,
-        run.arguments,
-        run.marks,
-        nodes=run.nodes,
-        node=run.node,
-    )
+def processes_of(run: Run, members: Mapping[int, Member]) -> set[Process]:
+    """Return the processes by which such a run is known: its ranks, and its launcher where it has one."""
+    return {*(member.process for member in members.values()), *filter(None, [run.torchrun])}
 
 
 def output_of(process: Process) -> str | None:

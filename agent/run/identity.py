@@ -62,6 +62,8 @@ class Row:
     uid: int
     cpu_s: float = 0.0
     """CPU time so far, without that of its children."""
+    terminal: int = 0
+    """Number of its controlling terminal, 0 without one."""
 
 
 @functools.cache
@@ -184,7 +186,7 @@ def _row(pid: int) -> Row | None:
     ticks = os.sysconf("SC_CLK_TCK")
     identity = Process(pid, int(fields[19]) / ticks, boot(), namespace())
     cpu_s = (int(fields[11]) + int(fields[12])) / ticks
-    return Row(identity, int(fields[1]), int(fields[3]), _STATUS.get(state, state), uid, cpu_s)
+    return Row(identity, int(fields[1]), int(fields[3]), _STATUS.get(state, state), uid, cpu_s, int(fields[4]))
 
 
 def carries(pid: int, name: str, value: str) -> bool:

@@ -142,6 +142,8 @@ class Run(msgspec.Struct, frozen=True):
     observer: Process | None = None
     torchrun: Process | None = None
     """The process that starts the ranks; of a job started by hand the torchrun of this host, None without one."""
+    starter: Process | None = None
+    """A script that has started the ranks of a job that nobody prepared, and may start other jobs, too."""
     state: Name = "starting"
     """One of `starting`, `running`, `finished`, `stopped`, `failed`, `killed`, `lost`; out of date where the observer
     has died."""

@@ -61,8 +61,9 @@ def victims(directory: RunDir, aim: Aim) -> str:
             effect += f", then restarts all ranks (at most {run.max_restarts} times)"
         pid = f" (pid {members[aim].process.pid})" if aim in members else ""
         return f"rank {aim}{pid} and its helpers: {effect}"
-    counts = Counter(target.role for target in find(run, members))
-    leader = f"{run.leader} {run.torchrun.pid}, " if run.torchrun is not None and counts["torchrun"] else ""
+    targets = find(run, members)
+    counts = Counter(target.role for target in targets)
+    leader = "".join(f"{target.name} {target.process.pid}, " for target in targets if target.role == "torchrun")
     helpers = f", {plural(counts['helper'], 'helper')}" if counts["helper"] else ""
     found = f"{leader}{plural(counts['rank'], 'rank')}{helpers}"
     far = Counter(member.host for rank, member in directory.everyone().items() if rank not in members)

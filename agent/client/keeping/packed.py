@@ -320,8 +320,8 @@ def _harmless(record: Record) -> Record:
     except RunDirError:
         raise PackedError("damaged (no name of a run)") from None
     return replace(
-        record, launched=False, command=(), observer=None, torchrun=None, holder=None, local_world=None,
-        marks={}, known=(),
+        record, launched=False, command=(), observer=None, torchrun=None, starter=None, holder=None,
+        local_world=None, marks={}, known=(),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ first look.  To list them changes nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ from ddptop.agent.wire.frames import ENDED
 def found(processes: Processes | None = None) -> list[Group]:
     """Return the groups that nobody has met, by all processes of this user."""
     every = groups.found(processes or Processes())
-    met = _met() if every else set()
+    met = {process for _, belonging in _live() for process in belonging} if every else set()
     return [group for group in every if not met & group.processes]
 
 
@@ -44,12 +44,13 @@ def meant(text: str, among: Iterable[Group]) -> list[Group]:
 def of_process(pid: int) -> RunDir | None:
     """Return the run of the group that a process belongs to, met now or before; None where it belongs to none."""
     processes = Processes()
-    # The pids of a run that was left behind may be those of others now.
-    line = {processes.table[each].process for each in lineage(pid, processes.table)}
-    for directory, belonging in _live():
-        if belonging & line:
-            return directory
     group = groups.of_process(processes, pid)
+    # The pids of a run that was left behind may be those of others now.
+    own = {processes.table[each].process for each in lineage(pid, processes.table)}
+    own |= set() if group is None else group.processes
+    for directory, belonging in _live():
+        if belonging & own:
+            return directory
     return None if group is None else meet(group)
 
 
@@ -80,14 +81,10 @@ def frame_of(group: Group) -> Frame:
     return replace(whole(frame, shown), unmet=True)
 
 
-def _met() -> set[Process]:
-    return {process for _, belonging in _live() for process in belonging}
-
-
-def _live() -> Iterable[tuple[RunDir, set[Process]]]:
-    """Yield those that were met and have not ended, each with the processes of its launcher and ranks."""
+def _live() -> Iterator[tuple[RunDir, set[Process]]]:
+    """Yield those that were met and have not ended, each with the processes by which it is known."""
     for directory in rundir.runs():
         with contextlib.suppress(RunDirError):
             run = directory.read()
             if run.outside and run.state not in ENDED:
-                yield directory, records.group_of(run, directory.members()).processes
+                yield directory, records.processes_of(run, directory.members())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from ddptop.agent.run import states
-from ddptop.agent.run.rundir import Member, Run, RunDir, is_alive
+from ddptop.agent.run.rundir import Member, Process, Run, RunDir, is_alive
 
 _SETTLES_S: Final = 2.0
 """Seconds after the end of the last rank after which the job is over, where no launcher is known, or it lives on."""
@@ -25,13 +25,17 @@ class Attached:
     """Only its parent gets it."""
 
     def __init__(self, directory: RunDir, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
-        self.process = run.torchrun
-        """None where the ranks have no common launcher on this host, or none that they know."""
+        self.run = run
+        """Its record, as it was written last."""
         self._directory = directory
-        self._run = run
         self._clock = clock
         self._lived_at = clock()
         """When a rank was last seen alive."""
+
+    @property
+    def process(self) -> Process | None:
+        """None where the ranks have no common launcher on this host, or none that they know."""
+        return self.run.torchrun
 
     def is_over(self) -> bool:
         """Say whether the launcher has ended; True where none is known."""
@@ -60,4 +64,4 @@ class Attached:
 
     def _has_finished(self, members: Mapping[int, Member]) -> bool:
         ended = [member.ended for member in members.values() if member.ended is not None and not member.ended.exit_code]
-        return len(ended) == len(members) >= states.ranks_here(self._run, len(members))
+        return len(ended) == len(members) >= states.ranks_here(self.run, len(members))

@@ -101,24 +101,27 @@ class Unprepared:
         if now < self._due:
             return {}
         self._due = now + (_LOOK_COMPLETE_S if complete else _LOOK_S)
-        group = groups.again(Processes(), recorded.group_of(run, self._directory.members()))
+        group = groups.again(Processes(), recorded.processes_of(run, self._directory.members()))
         changes: dict[str, Any] = {}
         if group is not None:
             recorded.write(self._directory, group)
             here = max(len(group.ranks), run.local_world or 1)
-            if (group.world, here) != (run.world, run.local_world):
-                changes |= {"world": group.world, "local_world": min(here, group.world)}
-                # A process by itself may have become the launcher of others.
-                command = masked_words(group.command)
-                changes |= {"torchrun": group.launcher, "command": command} if group.launcher else {}
-            if group.launcher is None and is_alive(run.torchrun):
-                # It has started another group, too: what was seen below it may be of that one.
-                changes |= {"torchrun": None, "command": (), "known": ()}
-                run = msgspec.structs.replace(run, torchrun=None, known=())
+            present = {"world": group.world, "local_world": min(here, group.world), "starter": group.starter}
+            # A process by itself may have become the launcher of others, or a launcher the starter of two jobs; one
+            # that has ended stays theirs.
+            if group.launcher is not None or is_alive(run.torchrun):
+                present |= {"torchrun": group.launcher, "command": masked_words(group.command)}
+            changes = {name: value for name, value in present.items() if value != getattr(run, name)}
+            if "torchrun" in changes and group.launcher is None:
+                # What was seen below it may be of the other one.
+                changes["known"] = ()
                 self._seen.clear()
+            run = msgspec.structs.replace(run, **changes)
         by_descent = processes.find(msgspec.structs.replace(run, known=()), self._directory.members())
         below = {target.process for target in by_descent}
         self._seen = {each for each in self._seen | set(run.known) | below if each in below or is_alive(each)}
+        # It is of the job only as long as it has started nothing else.
+        self._seen -= {run.starter}
         # Those that only this memory knows; another observer has to know them, too.
         if (orphans := self._seen - below) != set(run.known):
             changes["known"] = tuple(sorted(orphans, key=lambda each: each.pid))

@@ -27,13 +27,19 @@ from ddptop.agent.run.rundir import Member, RunDir
 from ddptop.agent.wire.vocabulary.refusals import Refused
 
 LAUNCHER = """
-import os, subprocess, sys
-ranks = [
-    subprocess.Popen([sys.executable, sys.argv[1], sys.argv[2]],
-        env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"})
-    for rank in (0, 1)
-]
-[rank.wait() for rank in ranks]
+import os, subprocess, sys, time
+def start(port):
+    return [
+        subprocess.Popen([sys.executable, sys.argv[1], sys.argv[2]],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port})
+        for rank in (0, 1)
+    ]
+ranks = start("1")
+while any(rank.poll() is None for rank in ranks):
+    time.sleep(0.02)
+    if os.path.exists("next"):
+        os.unlink("next")
+        ranks += start("2")
 """
 RANK = """
 import mmap, os, subprocess, sys, time
@@ -58,7 +64,7 @@ def job(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "training.py").write_text(RANK)
     environment = {**os.environ, rundir.BASE_VARIABLE: str(rundir.base())}
     words = sys.executable, tmp_path / "loop.py", tmp_path / "training.py", library
-    with open(tmp_path / "out.log", "w") as log, started(*words, stdout=log, env=environment) as process:
+    with open(tmp_path / "out.log", "w") as log, started(*words, cwd=tmp_path, stdout=log, env=environment) as process:
         until(lambda: (tmp_path / "out.log").read_text().count("up") == 2, "both ranks")
         until(lambda: (tmp_path / "libtorch_cpu.so.pids").read_text().endswith("\n"), "what rank 0 starts")
         yield process
@@ -90,7 +96,7 @@ def test_it_is_met_by_any_of_its_names_and_ended(job: subprocess.Popen[str], tmp
         members = run.directory.members()
         assert {run.name, runs.find(name[:-2]).name, runs.of_process(members[1].process.pid).name} == {name}
         record = run.record()
-        assert (record.outside, record.launched, record.world, record.torchrun) == (True, False, 2, identify(job.pid))
+        assert (record.outside, record.launched, record.world, record.starter) == (True, False, 2, identify(job.pid))
         assert [(each.by_agent, each.log) for each in members.values()] == [(False, str(tmp_path / "out.log"))] * 2
         assert _group() == []
         control = RunControl.of(run, "the test")
@@ -113,6 +119,21 @@ def test_it_is_met_by_any_of_its_names_and_ended(job: subprocess.Popen[str], tmp
     finally:
         stranger.kill()
         stranger.wait()
+
+
+def test_the_next_trial_of_a_sweep_outlives_the_first(job: subprocess.Popen[str], tmp_path: Path) -> None:
+    """A script that starts one training beside the other stays with the second one, also at once after its start."""
+    control = RunControl.of(run := runs.of_process(job.pid), "the test")
+    # Its observer is there once it has answered.
+    control.signal(signal.SIGCONT, None)
+    (tmp_path / "next").touch()
+    until(lambda: (tmp_path / "out.log").read_text().count("up") == 4, "the next trial")
+    first = [member.process for member in run.directory.members().values()]
+    assert control.kill(5.0, None, lambda line: None).startswith("2 ranks and 2 helpers ended, 0 left")
+    assert not any(map(is_alive, first))
+    assert job.poll() is None
+    (second,) = (group for group in unprepared.found() if group.name in _group())
+    assert len(second.ranks) == 2
 
 
 def test_who_was_stopped_by_others_stays_stopped(job: subprocess.Popen[str]) -> None:

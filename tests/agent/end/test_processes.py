@@ -239,6 +239,36 @@ def test_a_mark_is_a_whole_value_or_a_folder(
         assert {target.process.pid for target in processes.find(run, {})} == expected
 
 
+def test_the_next_trial_of_a_sweep_is_no_part_of_the_first(new_run: Callable[..., RunDir]) -> None:
+    """A script ends with the ranks that it has started, but not once it has started anything else: that is another
+    job, also before it shows what it is.
+    """
+    sweep = f"import subprocess\nwhile True: input(); print(subprocess.Popen({WAITING!r}).pid, flush=True)"
+    trials: list[Process] = []
+    with started(sys.executable, "-c", sweep, stdin=-1, stdout=-1) as process:
+        assert process.stdin
+        assert process.stdout
+        directory = new_run(launched=False, outside=True, starter=identify(process.pid), owner=os.getuid())
+        try:
+            for rank in (0, 1):
+                print(file=process.stdin, flush=True)
+                trial = identify(int(process.stdout.readline()))
+                assert trial is not None
+                trials.append(trial)
+                if rank == 0:
+                    enlist(directory, 0, trial)
+                    found = processes.find(directory.read(), directory.members())
+                    assert {(each.process.pid, each.role) for each in found} == {
+                        (process.pid, "torchrun"), (trial.pid, "rank"),
+                    }  # fmt: skip
+            assert end(directory)[0].text.startswith("1 rank ended, 0 left")
+            assert [identity.is_alive(each) for each in trials] == [False, True]
+            assert process.poll() is None
+        finally:
+            for trial in trials:
+                identity.send(trial, signal.SIGKILL)
+
+
 def test_the_run_of_nobody_has_no_processes(new_run: Callable[..., RunDir], python: Start) -> None:
     """An empty run id is no marker that everything without one would match."""
     directory = new_run(run_id="")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -154,7 +155,7 @@ def test_ranks_by_arguments() -> None:
     table = Table().add(100, 10, ("/v/bin/python", "loop.py"))
     table.add(101, 100, (*TRAIN, "--local-rank=1")).add(102, 100, (*TRAIN, "--rank", "0"))
     table.links = {101, 102}
-    assert pids(one(table)) == {0: 102, 1: 101}
+    assert (pids(one(table)), one(table).starter) == ({0: 102, 1: 101}, Process(100, 100.0))
 
 
 def test_trainings_of_one_sweep_are_no_group() -> None:
@@ -165,13 +166,22 @@ def test_trainings_of_one_sweep_are_no_group() -> None:
     assert [pids(each) for each in groups.found(table)] == [{0: 101}, {0: 102}]
 
 
-def test_who_starts_several_groups_ends_with_none() -> None:
-    """A process with two groups below it belongs to neither: the end of one must not be that of the other."""
+@pytest.mark.parametrize("words", [TRAIN, SPAWNED])
+def test_who_starts_several_groups_is_the_launcher_of_none(words: tuple[str, ...]) -> None:
+    """A process with two groups below it belongs to neither, and means neither; with one it means that one."""
     table = Table().add(100, 10, ("/v/bin/python", "sweep.py"))
+    table.without_torch = {100}
     for rank in (0, 1):
-        table.add(101 + rank, 100, TRAIN, torch_environment(rank) | {"MASTER_PORT": "1"})
-        table.add(201 + rank, 100, TRAIN, torch_environment(rank) | {"MASTER_PORT": "2"})
-    assert [each.launcher for each in groups.found(table)] == [None, None]
+        table.add(101 + rank, 100, words, torch_environment(rank) | {"MASTER_PORT": "1"})
+    first = groups.of_process(table, 100)
+    assert first is not None
+    assert pids(first) == {0: 101, 1: 102}
+    for rank in (0, 1):
+        table.add(201 + rank, 100, words, torch_environment(rank) | {"MASTER_PORT": "2"})
+    both = groups.found(table)
+    assert [(each.launcher, each.starter) for each in both] == [(None, Process(100, 100.0))] * 2
+    assert both[0].name != both[1].name
+    assert groups.of_process(table, 100) is None
 
 
 @pytest.mark.parametrize(
@@ -196,7 +206,7 @@ def test_no_training(words: tuple[str, ...]) -> None:
     assert groups.of_process(table, 100) is None
     for rank in (0, 1):
         table.add(101 + rank, 100, TRAIN, torch_environment(rank))
-    assert one(table).launcher is None
+    assert (one(table).launcher, one(table).starter) == (None, None)
 
 
 def test_a_training_by_itself() -> None:
@@ -229,10 +239,22 @@ def test_a_group_is_found_again() -> None:
     table = Table().add(100, 10, TORCHRUN)
     for rank in (0, 1):
         table.add(151 + rank, 100, TRAIN, torch_environment(rank))
-    after = groups.again(table, before)
+    after = groups.again(table, before.processes)
     assert after is not None
     assert (pids(after), after.run_id) == ({0: 151, 1: 152}, before.run_id)
-    assert groups.again(Table(), before) is None
+    assert groups.again(Table(), before.processes) is None
+
+
+def test_the_next_trial_of_a_sweep_is_another_group() -> None:
+    """A script may start one training after the other: the second one is not the first one again."""
+    first, second = Table(), Table()
+    for table, pid in ((first, 101), (second, 201)):
+        table.add(100, 10, ("/v/bin/python", "sweep.py"))
+        for rank in (0, 1):
+            table.add(pid + rank, 100, TRAIN, torch_environment(rank))
+    assert one(first).starter == one(second).starter == Process(100, 100.0)
+    assert groups.again(second, one(first).processes) is None
+    assert one(first).name != one(second).name
 
 
 def test_the_task_of_a_shell_is_no_rank() -> None:
@@ -244,19 +266,27 @@ def test_the_task_of_a_shell_is_no_rank() -> None:
     assert [(pids(each), each.marks) for each in groups.found(table)] == [({0: 100}, {}), ({0: 200}, {})]
 
 
-def test_a_step_marks_only_its_own_tasks() -> None:
-    """Ranks of srun are marked by their step; those that something else starts in a step are not, nor is a kernel."""
+def test_a_step_of_slurm_marks_nobody() -> None:
+    """Ranks of srun are found by their tasks, and a kernel is none; a step may hold other work of its user, too."""
     two = SLURM | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2"}
     table = Table()
     for rank in (0, 1):
         table.add(100 + rank, 10, TRAIN, two | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)})
-    assert one(table).marks == {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}
+    assert (pids(one(table)), one(table).world, one(table).marks) == ({0: 100, 1: 101}, 2, {})
     table = Table().add(300, 10, ("/v/bin/python", "-m", "ipykernel_launcher"), two)
     assert groups.found(table) == []
-    for rank in (0, 1):
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-        table.add(100 + rank, 10, TRAIN, SLURM | place)
-    assert one(table).marks == {}
+
+
+def test_a_training_in_the_shell_of_a_step_is_by_itself() -> None:
+    """`srun -n 4 --pty bash` has a terminal in its first task: what is typed there is no rank 0 of 4."""
+    four = SLURM | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "4"}
+    table = Table().add(100, 10, TRAIN, four)
+    assert (pids(one(table)), one(table).world) == ({0: 100}, 4)
+    python = table.pythons[100]
+    table.pythons[100] = replace(python, row=replace(python.row, terminal=34817))
+    assert groups.found(table) == []
+    table.backward = {100}
+    assert (pids(one(table)), one(table).world) == ({0: 100}, 1)
 
 
 def test_one_place_twice_is_two_groups() -> None:
@@ -264,17 +294,6 @@ def test_one_place_twice_is_two_groups() -> None:
     two = SLURM | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
     table = Table().add(100, 10, TRAIN, two).add(200, 10, ("/v/bin/python", "other.py"), two)
     assert [(pids(each), each.marks) for each in groups.found(table)] == [({0: 100}, {}), ({0: 200}, {})]
-
-
-def test_who_starts_something_else_ends_with_no_group() -> None:
-    """A script with another training below it, which no group is yet, is no launcher of the first one."""
-    table = Table().add(100, 10, ("/v/bin/python", "sweep.py"))
-    table.without_torch = {100}
-    for rank in (0, 1):
-        table.add(101 + rank, 100, TRAIN, torch_environment(rank))
-    assert one(table).launcher == Process(100, 100.0)
-    table.add(201, 100, ("/v/bin/python", "evaluate.py"))
-    assert one(table).launcher is None
 
 
 def test_the_torchrun_of_a_pod_is_the_launcher() -> None:

@@ -93,7 +93,7 @@ def test_it_is_found_and_ended(job: tuple[str, subprocess.Popen[str], Path]) -> 
     assert [runs.of_process(pid).name for pid in said(log).values()] == [group] * 2
     record = run.record()
     assert record.world == 2
-    assert record.torchrun == (None if name in OWN_LAUNCHER else identify(process.pid))
+    assert (record.torchrun or record.starter) == (None if name in OWN_LAUNCHER else identify(process.pid))
     assert {member.log for member in members.values()} == {str(log)}
     control = RunControl.of(run, "the test")
     assert control.freeze().startswith("frozen: 2 ranks")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import pytest
 import zmq
 
 from ddptop.agent.end import cause
+from ddptop.agent.observer.jobs.attached import Attached
 from ddptop.agent.observer.jobs.unprepared import Unprepared, record_ends
 from ddptop.agent.observer.one_run import Observer
-from ddptop.agent.outside import groups, recorded
+from ddptop.agent.outside import groups
 from ddptop.agent.outside.groups import Group
 from ddptop.agent.run import identity
 from ddptop.agent.run.ends import Death
@@ -97,27 +99,50 @@ def test_who_starts_a_second_group_is_no_launcher_any_more(
         return changes
 
     assert "torchrun" not in look(group)
-    assert look(replace(group, world=2))["command"] == ("python", "sweep.py", "--token", "***")
-    look(replace(group, world=2, launcher=None, command=()))
+    look(replace(group, world=2))
+    assert (directory.read().world, directory.read().command) == (2, ("python", "sweep.py", "--token", "***"))
+    look(replace(group, world=2, launcher=None, command=(), starter=above))
     after = directory.read()
-    assert (after.torchrun, after.command, after.known) == (None, (), ())
+    assert (after.torchrun, after.starter, after.command, after.known) == (None, above, (), ())
+
+
+def test_a_launcher_that_is_none_any_more_is_not_waited_for(job: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it has started another group, the end of the run does not wait for its own, without another observer."""
+    above = identity.identify(os.getppid())
+    assert above is not None
+    job.update(torchrun=above, local_world=2)
+    found = Group({rank: each.process for rank, each in job.members().items()}, {}, 2, None, (), "train.py", ())
+    monkeypatch.setattr(groups, "again", lambda *_: replace(found, starter=above))
+    with observed(job) as observer:
+        observer._launcher = launcher = Attached(job, job.read())
+        assert launcher.process == above
+        observer._look_outside()
+        assert launcher.process is None
+        assert launcher.is_over()
+
+
+@contextlib.contextmanager
+def observed(directory: RunDir) -> Iterator[Observer]:
+    """The observer of a run, in this process, before it has begun."""
+    claim = Claim.acquire(directory.path)
+    assert claim is not None
+    with zmq.Context() as context:
+        observer = Observer(directory, directory.read(), context, claim)
+        try:
+            yield observer
+        finally:
+            observer._close()
+            claim.release()
 
 
 def test_records_that_cannot_be_written_end_no_observer(
     job: RunDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where the folder of the ranks is gone, the look for them fails, its log says so, and the run goes on."""
-    claim = Claim.acquire(job.path)
-    assert claim is not None
-    found = recorded.group_of(job.read(), job.members())
+    found = Group({rank: each.process for rank, each in job.members().items()}, {}, 2, None, (), "train.py", ())
     monkeypatch.setattr(groups, "again", lambda *_: found)
     shutil.rmtree(job.path / "ranks")
     (job.path / "ranks").touch()
-    with zmq.Context() as context:
-        observer = Observer(job, job.read(), context, claim)
-        try:
-            observer._look_outside()
-        finally:
-            observer._close()
-            claim.release()
+    with observed(job) as observer:
+        observer._look_outside()
     assert "looking for ranks: OSError" in caplog.text
