@@ -19,9 +19,8 @@ from textual.notifications import SeverityLevel
 from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.client.diagnoses import DIAGNOSES, first_ranks
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.wire.frames import OUTSIDE
 from ddptop.tui.app.shown import ShownRun
-from ddptop.tui.control.actions import is_offered, remedy, to_save, why_not
+from ddptop.tui.control.actions import Offers, to_save
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine, line_of
 from ddptop.tui.link.source import Busy, Cancelled, Control, Hung, Refused, Unholdable, Unsavable
@@ -181,13 +180,11 @@ class Acting:
         keys = keys_of(self._app)
         reason = "this dashboard only looks on"
         if not read_only:
-            all_ended = isinstance(run, Frame) and run.all_ended
-            known = {"launched": run.launched, "waiting": bool(run.waiting), "all_ended": all_ended}
-            known_by = run.known_by if isinstance(run, Frame) else OUTSIDE if run.unprepared else "agent"
-            reason = why_not(action, run.state, known_by=known_by, **known)
-            if action == "join" and is_offered(action, run.state, known_by=known_by, **known):
+            offers = Offers.of(run) if isinstance(run, Frame) else run.offers
+            reason = offers.why_not(action)
+            if action == "join" and offers.has(action):
                 reason = "joining takes Python 3.14 in every rank"
-            if other := remedy(action, run.state, known_by=known_by, **known):
+            if other := offers.remedy(action):
                 place = name.partition(".")[0]
                 reason += f"; {keys[f'{place}.{other}']} {other}s it"
         text = f"{keys[name]} does nothing: {reason}"
@@ -321,14 +318,7 @@ class Acting:
                 self._app.notify(acted.text, title=turn.name, markup=False)
             case Unholdable() if shown and turn.waiting is not None and turn.waiting.line:
                 # It has waited: whoever began it may be typing something else by now, which a dialog would take.
-                newest = self._shown.newest()
-                offered = is_offered(
-                    "freeze",
-                    newest.state,
-                    launched=newest.launched,
-                    all_ended=newest.all_ended,
-                    known_by=newest.known_by,
-                )
+                offered = Offers.of(self._shown.newest())._replace(waiting=False).has("freeze")
                 how = keys_of(self._app)["run.freeze"] if offered else f"`ddptop pause {turn.run} --freeze`"
                 text = f"{acted.text}; {how} freezes it instead"
                 self._app.notify(text, title=f"{turn.name} refused", severity="error", timeout=15, markup=False)

@@ -39,7 +39,7 @@ from ddptop.tui.app.keys.hint import HELP, FirstHint
 from ddptop.tui.app.keys.palette import Palette, RunCommands
 from ddptop.tui.app.several import SeveralRuns
 from ddptop.tui.app.shown import ShownRun
-from ddptop.tui.control.actions import RULES, is_offered
+from ddptop.tui.control.actions import RULES, Offers
 from ddptop.tui.drawing.lines import AsciiFilter
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet, RunLine
@@ -317,18 +317,11 @@ class DdptopApp(App[None]):
             case "act":
                 if live is None or self.read_only or (parameters[0] == "join" and not can_be_joined(live.frame)):
                     return False
-                return is_offered(
-                    str(parameters[0]),
-                    live.frame.state,
-                    launched=live.frame.launched,
-                    waiting=bool(live.frame.waiting),
-                    all_ended=live.frame.all_ended,
-                    known_by=live.frame.known_by,
-                )
+                return Offers.of(live.frame).has(str(parameters[0]))
             case "diagnose" if live is not None and not self.check_action("act", parameters):
                 # The newest one is shown of a run that has ended, or has to be resumed first.
-                shows = live.frame.state in ENDED or self.check_action("act", ("resume",))
-                return shows and live.opened_by != parameters[0]
+                helps = "" if self.read_only else Offers.of(live.frame).remedy(str(parameters[0]))
+                return (live.frame.state in ENDED or helps == "resume") and live.opened_by != parameters[0]
             case "logs" | "events" | "stacks" | "report":
                 if live is not None and live.opened_by == action:
                     return False

@@ -9,9 +9,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from ddptop.agent.client.diagnoses import DIAGNOSES
+from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire.frames import ENDED, OUTSIDE
 from ddptop.agent.wire.vocabulary.refusals import REGISTRATION
 from ddptop.trainers import CATALOGUE
@@ -62,82 +63,64 @@ WAITING: Final = frozenset({"cancel", "freeze", "kill"})
 """What is offered while an action waits for ranks, whoever has asked for it."""
 
 
-def is_offered(
-    action: str,
-    state: str,
-    *,
-    launched: bool,
-    waiting: bool = False,
-    all_ended: bool = False,
-    known_by: str = "agent",
-) -> bool:
-    """Say whether an action of `RULES` is offered for a run in a state.
+class Offers(NamedTuple):
+    """What is known of a run that decides which actions are offered for it."""
 
-    Args:
-        action: its name.
-        state: the run's.
-        launched: True where ddptop has launched the run.
-        waiting: True while an action waits for ranks to come to a step, whoever has asked for it.
-        all_ended: True where every rank has ended already, whatever the state of the run.
-        known_by: where its numbers come from.
-    """
-    rule = RULES[action]
-    states = rule.states
-    if known_by == OUTSIDE and state not in ENDED:
-        if action not in WITHOUT_AGENT:
-            return False
-        states = WITHOUT_AGENT[action]
-    if all_ended and state not in ENDED:
-        return action == "kill"
-    if waiting and state not in ENDED:
-        return action in WAITING
-    fits = state not in ENDED if states is None else state in states
-    return fits and (launched or not rule.launched) and rule.known_by in ("", known_by)
+    state: str
+    launched: bool
+    """True where ddptop has launched the run."""
+    waiting: bool = False
+    """True while an action waits for ranks to come to a step, whoever has asked for it."""
+    all_ended: bool = False
+    """True where every rank has ended already, whatever the state of the run."""
+    known_by: str = "agent"
+    """What its numbers come from."""
 
+    @classmethod
+    def of(cls, frame: Frame) -> Offers:
+        """Return them for the run that is shown."""
+        return cls(frame.state, frame.launched, bool(frame.waiting), frame.all_ended, frame.known_by)
 
-def why_not(
-    action: str,
-    state: str,
-    *,
-    launched: bool,
-    waiting: bool = False,
-    all_ended: bool = False,
-    known_by: str = "agent",
-) -> str:
-    """Say in a few words why an action is not offered; the arguments are those of `is_offered`."""
-    if state in ENDED:
-        return "the run was not launched by ddptop" if action == "restart" else "the run has ended"
-    if all_ended:
-        return "all ranks have ended"
-    if action == "restart":
-        return "the run has not ended"
-    if waiting or state in ("pausing", "killing"):
-        return "another action is under way"
-    if known_by == OUTSIDE and action not in WITHOUT_AGENT:
-        return "nobody prepared this job, so no agent in its ranks can do that"
-    if action == "join" and known_by == "agent":
-        return "its ranks were started with the agent"
-    if action == "step":
-        return "the run is not paused"
-    if action == "freeze" and state == "running":
-        return "a running run can be paused"
-    return f"the run is {state}"
+    def has(self, action: str) -> bool:
+        """Say whether an action of `RULES` is offered."""
+        rule = RULES[action]
+        states = rule.states
+        if self.known_by == OUTSIDE and self.state not in ENDED:
+            if action not in WITHOUT_AGENT:
+                return False
+            states = WITHOUT_AGENT[action]
+        if self.all_ended and self.state not in ENDED:
+            return action == "kill"
+        if self.waiting and self.state not in ENDED:
+            return action in WAITING
+        fits = self.state not in ENDED if states is None else self.state in states
+        return fits and (self.launched or not rule.launched) and rule.known_by in ("", self.known_by)
 
+    def why_not(self, action: str) -> str:
+        """Say in a few words why an action is not offered."""
+        if self.state in ENDED:
+            return "the run was not launched by ddptop" if action == "restart" else "the run has ended"
+        if self.all_ended:
+            return "all ranks have ended"
+        if action == "restart":
+            return "the run has not ended"
+        if self.waiting or self.state in ("pausing", "killing"):
+            return "another action is under way"
+        if self.known_by == OUTSIDE and action not in WITHOUT_AGENT:
+            return "nobody prepared this job, so no agent in its ranks can do that"
+        if action == "join" and self.known_by == "agent":
+            return "its ranks were started with the agent"
+        if action == "step":
+            return "the run is not paused"
+        if action == "freeze" and self.state == "running":
+            return "a running run can be paused"
+        return f"the run is {self.state}"
 
-def remedy(
-    action: str,
-    state: str,
-    *,
-    launched: bool,
-    waiting: bool = False,
-    all_ended: bool = False,
-    known_by: str = "agent",
-) -> str:
-    """Return the action after which one that is not offered would be; empty where there is none."""
-    if not is_offered(action, "running", launched=launched, known_by=known_by):
-        return ""
-    known: Any = {"launched": launched, "waiting": waiting, "all_ended": all_ended, "known_by": known_by}
-    return next((other for other in ("cancel", "resume") if is_offered(other, state, **known)), "")
+    def remedy(self, action: str) -> str:
+        """Return the action after which one that is not offered would be; empty where there is none."""
+        if not self._replace(state="running", waiting=False, all_ended=False).has(action):
+            return ""
+        return next((other for other in ("cancel", "resume") if self.has(other)), "")
 
 
 def to_save(program: str) -> list[str]:

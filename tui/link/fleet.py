@@ -14,6 +14,7 @@ from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.host.machine import HostLoad
 from ddptop.agent.wire import VERDICT_KINDS
 from ddptop.agent.wire.frames import ENDED, OUTSIDE
+from ddptop.tui.control.actions import Offers
 from ddptop.tui.drawing import units
 from ddptop.tui.link.source import Control
 from ddptop.tui.model.diagnosis import hang
@@ -57,6 +58,12 @@ class RunLine:
     """Of which it has ended; empty where that is not known, or it goes on."""
     began: str = ""
     """When it began, with its day; empty where that is not known."""
+
+    @property
+    def offers(self) -> Offers:
+        """What decides which actions are offered for it; of no line it is known that all ranks have ended."""
+        known_by = OUTSIDE if self.unprepared else "agent"
+        return Offers(self.state, self.launched, bool(self.waiting), known_by=known_by)
 
     @property
     def over(self) -> bool:

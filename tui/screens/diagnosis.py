@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ddptop.agent.client.frame import Frame
-from ddptop.tui.control.actions import is_offered
+from ddptop.tui.control.actions import Offers
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.model.diagnosis.report import ReportLine
 from ddptop.tui.screens.report import ReportScreen
@@ -26,16 +26,14 @@ class DiagnosisScreen(ReportScreen):
 
     def aside(self) -> tuple[str, str]:
         """Say what makes another one possible."""
-        if self._is_offered("resume") and not self._is_offered(self.opened_by):
+        offers = Offers.of(self.frame)
+        if not offers.has(self.opened_by) and offers.remedy(self.opened_by) == "resume":
             return f"another one needs steps: {keys_of(self)['run.resume']} resumes the run", "label"
         return super().aside()
 
     def caption(self, frame: Frame) -> tuple[str, str, str]:
         """Return the run, the key that makes another one, and how all of the kind are had as text."""
         again = ""
-        if self._is_offered(self.opened_by):
+        if Offers.of(self.frame).has(self.opened_by):
             again = f"{keys_of(self)[f'run.{self.opened_by}']} makes another one · "
         return frame.run, frame.state, f"{again}all that are kept: ddptop {self.opened_by} {frame.run} --list"
-
-    def _is_offered(self, action: str) -> bool:
-        return is_offered(action, self.frame.state, launched=self.frame.launched)

@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from ddptop.agent.client.diagnoses import DIAGNOSES
 from ddptop.agent.client.frame import Frame
-from ddptop.tui.control.actions import is_offered
+from ddptop.tui.control.actions import Offers
 from ddptop.tui.model.sentences import can_be_joined
 from ddptop.tui.screens.dialogs.transient import Transient
 from ddptop.tui.views.runs import RunList
@@ -24,8 +24,7 @@ MOST_DIGITS: Final = 6
 
 def _offers(frame: Frame) -> tuple[object, ...]:
     """Return what of a frame decides which keys are offered, and how."""
-    joins = can_be_joined(frame)
-    return frame.state, bool(frame.waiting), frame.checkpoints, frame.all_ended, frame.known_by, joins
+    return Offers.of(frame), frame.checkpoints, can_be_joined(frame)
 
 
 class LiveScreen(Transient[int]):
@@ -144,7 +143,7 @@ class LiveScreen(Transient[int]):
         self.frame = frame
         if not self._shows:
             return
-        if self.typed and (other or not is_offered("step", frame.state, launched=frame.launched)):
+        if self.typed and (other or not Offers.of(frame)._replace(waiting=False).has("step")):
             self.action_forget_count()
         self.show(frame)
         if changed:
@@ -204,8 +203,7 @@ class LiveScreen(Transient[int]):
     @property
     def counts(self) -> bool:
         """True where digits are a number of steps: the run is paused, and they mean nothing else."""
-        held = is_offered("step", self.frame.state, launched=self.frame.launched, waiting=bool(self.frame.waiting))
-        return held and self.can_count and not self._passes_on
+        return Offers.of(self.frame).has("step") and self.can_count and not self._passes_on
 
     @property
     def can_count(self) -> bool:

@@ -19,8 +19,6 @@ from textual.message import Message
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.host.machine import HostLoad
 from ddptop.agent.text import plural
-from ddptop.agent.wire.frames import OUTSIDE
-from ddptop.tui.control.actions import is_offered
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, fitted, width_of
@@ -281,10 +279,7 @@ class RunList(Page, can_focus=True):
         line = self.line
         if line is None or parameters[0] == "remove":
             return line is not None
-        known_by = OUTSIDE if line.unprepared else "agent"
-        return is_offered(
-            str(parameters[0]), line.state, launched=line.launched, waiting=bool(line.waiting), known_by=known_by
-        )
+        return line.offers.has(str(parameters[0]))
 
     def lacks(self, action: str) -> bool:
         """Say whether an action is offered although the marked run has not what it needs; see `LiveScreen.lacks`."""

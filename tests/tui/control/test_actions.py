@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ddptop.agent.wire.frames import ENDED, STATES
-from ddptop.tui.control.actions import RULES, is_offered, remedy
+from ddptop.tui.control.actions import RULES, Offers
 
 LIVE = {
     "running": {"pause", "checkpoint", "memory", "profile", "probe", "stop", "kill"},
@@ -24,7 +24,7 @@ LIVE = {
 def test_each_state_offers_what_can_be_done_in_it(state: str) -> None:
     """A live run can always be killed, an ended one only be started again, and that if ddptop has launched it."""
     for launched in (False, True):
-        offered = {action for action in RULES if is_offered(action, state, launched=launched)}
+        offered = set(filter(Offers(state, launched).has, RULES))
         ended = {"restart"} if launched else set()
         assert offered == (ended if state in ENDED else LIVE.get(state, {"kill"})), launched
 
@@ -41,20 +41,20 @@ def test_each_state_offers_what_can_be_done_in_it(state: str) -> None:
 )
 def test_a_run_without_an_agent_offers_what_needs_none(state: str, expected: set[str]) -> None:
     """Nobody is in its ranks who could hold them, save or measure; its processes can be stopped and ended."""
-    assert {each for each in RULES if is_offered(each, state, launched=False, known_by="outside")} == expected
+    assert set(filter(Offers(state, launched=False, known_by="outside").has, RULES)) == expected
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_what_waits_for_ranks_can_be_cancelled_or_replaced_by_a_freeze(state: str) -> None:
     """Whatever the ranks do meanwhile; once the run is over there is nothing to cancel."""
-    offered = {action for action in RULES if is_offered(action, state, launched=False, waiting=True)}
+    offered = set(filter(Offers(state, launched=False, waiting=True).has, RULES))
     assert offered == (set() if state in ENDED else {"cancel", "freeze", "kill"})
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_run_whose_ranks_have_all_ended_can_only_be_killed(state: str) -> None:
     """Nobody is left to pause, to save or to stop, until the run is over."""
-    offered = {action for action in RULES if is_offered(action, state, launched=True, all_ended=True)}
+    offered = set(filter(Offers(state, launched=True, all_ended=True).has, RULES))
     assert offered == ({"restart"} if state in ENDED else {"kill"})
 
 
@@ -71,9 +71,12 @@ def test_a_run_whose_ranks_have_all_ended_can_only_be_killed(state: str) -> None
         ("pause", "running", {"all_ended": True}, ""),
         ("profile", "starting", {}, ""),
         ("profile", "finished", {"waiting": True}, ""),
+        ("profile", "frozen", {"known_by": "outside"}, ""),
+        ("freeze", "frozen", {"known_by": "outside"}, "resume"),
     ],
 )
 def test_a_refused_action_names_the_one_that_helps(action: str, state: str, known: dict[str, Any], helps: str) -> None:
     """It is offered itself, and nothing is named where none helps."""
-    assert remedy(action, state, launched=True, **known) == helps
-    assert not helps or is_offered(helps, state, launched=True, **known)
+    offers = Offers(state, launched=True, **known)
+    assert offers.remedy(action) == helps
+    assert not helps or offers.has(helps)

@@ -206,3 +206,13 @@ def test_keys_in_words_are_told_apart() -> None:
     assert [words.key_at(x) for x in (0, 3, 5, 9)] == ["left", "left", "right", "right"]
     arrows = Hint("rank.previous", (("left", "←"), ("right", "→")), "Step", "")
     assert "".join(segment.text for segment in arrows.drawn(INK)) == "←→ Step"
+
+
+@pytest.mark.parametrize(("known_by", "diagnosed"), [("agent", {"run.profile"}), ("outside", set[str]())])
+async def test_a_frozen_run_offers_the_diagnoses_that_it_could_have(known_by: str, diagnosed: set[str]) -> None:
+    """The newest one is shown until it is resumed; of a job without an agent there is none, then or later."""
+    app = DdptopApp(StillSource(frame("frozen", known_by=known_by)), clock=lambda: NOW)
+    async with app.run_test(size=(200, 50)) as pilot:
+        await until(pilot, lambda: "Kill" in app.screen.query_one(KeyBar).text, "the keys of the screen")
+        offered = {hint.id for hint in hints_of(app.screen, app.key_names)}
+        assert offered & {"run.profile"} == diagnosed
