@@ -165,7 +165,11 @@ def pack(run: Run, name: str = "") -> bytes:
             buckets = {kind: _shrunk(connection.execute(_ALL_BUCKETS, (kind,)), _BITS[kind]) for kind in _KINDS}
         numbers = zlib.compress(msgspec.msgpack.encode(buckets), 9)
         rest = _newest_steps(connection, hide, max(LEAST_WHOLE, A_STEP * _records(buckets) - len(numbers)))
-    logs = {f"rank-{rank}.log": _tail(directory.rank_log(rank), hide) for rank in sorted(ranks)[:_MOST_LOGS]}
+    outputs = dict[Path, int]()
+    for rank in sorted(ranks):
+        # The output of several ranks without an agent may go to one file: it is the first one's.
+        outputs.setdefault(directory.output(rank), rank)
+    logs = {f"rank-{rank}.log": _tail(path, hide) for path, rank in islice(outputs.items(), _MOST_LOGS)}
     texts = hide.texts(msgspec.to_builtins(record))
     shown = texts | {"run": name or record.run, "run_id": record.run_id, "state": record.state}
     members = hide.texts(msgspec.to_builtins(list(ranks.values())))
@@ -288,10 +292,11 @@ def _unpacked(packed: bytes, folder: Path) -> Run:
     directory = RunDir(folder / record.run)
     for path in (directory.path, directory.path / "ranks", directory.logs):
         path.mkdir(mode=0o700)
+    firsts = dict[str, int]()
     for each in ranks:
         member = cleaned(each)
         if member.rank < record.world:
-            bare = _bare(member, directory.rank_log(member.rank))
+            bare = _bare(member, directory.rank_log(firsts.setdefault(member.log or str(member.rank), member.rank)))
             private.write(directory.rank_record(member.rank), msgspec.json.encode(bare))
             if tail := logs.get(f"rank-{member.rank}.log"):
                 private.write(directory.rank_log(member.rank), tail)

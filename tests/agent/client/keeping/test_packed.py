@@ -18,6 +18,7 @@ from ddptop.agent.client import look
 from ddptop.agent.client.comparison import compared, reading
 from ddptop.agent.client.keeping import kept, packed
 from ddptop.agent.client.keeping.packed import MAGIC, PackedError
+from ddptop.agent.client.logs.of_run import RunLogs
 from ddptop.agent.client.runs import Run
 from ddptop.agent.client.start import run as start
 from ddptop.agent.client.start.request import RequestError
@@ -145,6 +146,25 @@ def test_a_rank_of_a_file_has_its_log_in_the_file(data: Path, kind: dict[str, bo
     assert [run.directory.output(rank).is_relative_to(folder) for rank in (0, 1)] == [True, True]
     assert run.directory.output(0).read_bytes() == b"its own words\n"
     assert run.prints_to_files()
+
+
+@pytest.mark.parametrize("names", [("out.log", "out.log"), ("0.log", "1.log")])
+def test_the_output_of_ranks_without_an_agent_is_packed(data: Path, names: tuple[str, str]) -> None:
+    """From the files that it went to, wherever these are; one that several ranks share comes once, and as shared."""
+    directory = recorded("a", steps=20)
+    directory.update(outside=True, launched=False)
+    for rank, name in enumerate(names):
+        (data / name).write_text(f"the words in {name}\n")
+        member = directory.members()[rank]
+        directory.write_member(replace(member, log=str(data / name), by_agent=False))
+    before = [stream.source.rank for stream in RunLogs(directory).streams]
+    path = kept.keep(Run(directory), "best")
+    for name in names:
+        (data / name).unlink(missing_ok=True)
+    with kept.opened(path) as again:
+        words = [again.directory.output(rank).read_text() for rank in (0, 1)]
+        assert words == [f"the words in {name}\n" for name in names]
+        assert [stream.source.rank for stream in RunLogs(again.directory).streams] == before
 
 
 @pytest.mark.parametrize("swollen", ["wide row", "many rows", "many kinds", "many ranks", "long record"])
