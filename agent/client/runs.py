@@ -179,7 +179,7 @@ def meant(text: str) -> list[str]:
 
     Groups that nobody prepared are looked for where no run is meant.
     """
-    return rundir.meant(text) or [group.name for group in outside.meant(text, outside.found())]
+    return rundir.meant(text) or rundir.meant(text, unprepared())
 
 
 def unprepared() -> list[str]:
@@ -194,11 +194,12 @@ def find(text: str) -> Run:
         RunDirError: there is none, or more than one.
     """
     if not rundir.meant(text):
-        among = outside.meant(text, outside.found())
+        groups = {group.name: group for group in outside.found()}
+        among = rundir.meant(text, groups)
         if len(among) > 1:
-            raise RunDirError(f"run {text!r}: could be {', '.join(each.name for each in among)}; give more of the name")
+            raise RunDirError(f"run {text!r}: could be {', '.join(among)}; give more of the name")
         if among:
-            return Run(outside.meet(among[0]))
+            return Run(outside.meet(groups[among[0]]))
     return Run(rundir.find(text))
 
 

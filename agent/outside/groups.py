@@ -223,7 +223,7 @@ def _by_descent(processes: Processes, taken: set[int]) -> Iterator[Group]:
             families[python.row.parent, python.program, python.is_spawned].append(pid)
     for pids in families.values():
         ranks = [pid for pid in pids if processes.loads_torch(pid)] if len(pids) > 1 else []
-        if len(ranks) < 2 or not processes.connected(ranks):
+        if len(ranks) < 2 or not processes.are_connected(ranks):
             continue
         numbered, starter = _numbered(processes, ranks), _starter(processes, ranks[0])
         yield _group(processes, numbered, {rank: rank for rank in numbered}, max(numbered) + 1, starter)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -55,7 +54,7 @@ class Python:
     @property
     def is_spawned(self) -> bool:
         """True for a child that Python's multiprocessing has started as another interpreter."""
-        return self.words[1:2] != () and any(_SPAWNED in word for word in self.words[1:4])
+        return any(_SPAWNED in word for word in self.words[1:4])
 
     @property
     def serves_forks(self) -> bool:
@@ -136,24 +135,16 @@ class Processes:
             return False
         return any(_name(f"{_PROC}/{pid}/task/{each}/comm").startswith(_BACKWARD) for each in threads)
 
-    def connected(self, pids: Collection[int]) -> set[int]:
-        """Return those of some processes that have a TCP connection with another one of them, as ranks have."""
-        owners: dict[bytes, int] = {}
-        spaces: defaultdict[int, list[int]] = defaultdict(list)
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                spaces[os.stat(_PROC / str(pid) / "ns/net").st_ino].append(pid)
-                owners |= dict.fromkeys(_sockets(pid), pid)
-        found: set[int] = set()
-        for members in spaces.values():
-            ends: dict[tuple[bytes, bytes], int] = {}
-            for local, remote, inode in _connections(members[0]):
-                if (owner := owners.get(inode)) is not None:
-                    ends[local, remote] = owner
-                    other = ends.get((remote, local), owner)
-                    if other != owner:
-                        found |= {owner, other}
-        return found
+    def are_connected(self, pids: Sequence[int]) -> bool:
+        """Say whether two of some processes, of one parent, have a TCP connection with each other, as ranks have."""
+        owners = {socket: pid for pid in pids for socket in _sockets(pid)}
+        ends: dict[tuple[bytes, bytes], int] = {}
+        for local, remote, inode in _connections(pids[0]):
+            if (owner := owners.get(inode)) is not None:
+                ends[local, remote] = owner
+                if ends.get((remote, local), owner) != owner:
+                    return True
+        return False
 
 
 def version_of(pid: int) -> tuple[int, int] | None:
@@ -167,10 +158,7 @@ def _runs_python(pid: int) -> bool:
 
 
 def _program(pid: int) -> str:
-    try:
-        return os.path.basename(os.readlink(_PROC / str(pid) / "exe"))
-    except OSError:
-        return ""
+    return os.path.basename(identity.link(pid, "exe"))
 
 
 def _name(path: str) -> str:
@@ -182,10 +170,9 @@ def _name(path: str) -> str:
 
 
 def _sockets(pid: int) -> Iterator[bytes]:
-    folder = f"{_PROC}/{pid}/fd"
-    for each in os.listdir(folder):
-        with contextlib.suppress(OSError):
-            target = os.readlink(f"{folder}/{each}")
+    with contextlib.suppress(OSError):
+        for each in os.listdir(f"{_PROC}/{pid}/fd"):
+            target = identity.link(pid, f"fd/{each}")
             if target.startswith("socket:["):
                 yield target[8:-1].encode()
 

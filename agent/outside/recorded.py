@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,7 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.outside.groups import Group
+from ddptop.agent.run import identity
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import Member, Run, RunDir
 
@@ -30,10 +30,10 @@ def run_of(group: Group) -> Run:
         world=group.world,
         backend=None,
         device=None,
-        created_at_ns=_began_at_ns(first),
+        created_at_ns=round(identity.began_at(first) * 1e9),
         launched=False,
         outside=True,
-        cwd=_link(first, "cwd"),
+        cwd=identity.link(first.pid, "cwd"),
         command=group.command,
         torchrun=group.launcher,
         starter=group.starter,
@@ -78,7 +78,7 @@ def processes_of(run: Run, members: Mapping[int, Member]) -> set[Process]:
 def output_of(process: Process) -> str | None:
     """Return the file that the output of a process goes to; None where that is a terminal, a pipe or nothing."""
     for number in (1, 2):
-        path = _link(process, f"fd/{number}")
+        path = identity.link(process.pid, f"fd/{number}")
         try:
             file = os.stat(_PROC / str(process.pid) / f"fd/{number}")
             # In a container, or once it was replaced, the path leads to another file, or to none.
@@ -94,14 +94,3 @@ def _size(path: str | None) -> int:
         return 0 if path is None else os.stat(path).st_size
     except OSError:
         return 0
-
-
-def _link(process: Process, name: str) -> str:
-    try:
-        return os.readlink(_PROC / str(process.pid) / name)
-    except OSError:
-        return ""
-
-
-def _began_at_ns(process: Process) -> int:
-    return round((time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + process.started) * 1e9)

@@ -41,7 +41,7 @@ def may_look(process: Process, program: str = "") -> str:
         return ""
     if row.uid != os.geteuid():
         return f"process {pid} belongs to user {_user(row.uid)}: sudo ddptop, or as that user"
-    if _namespace(pid) not in ("", identity.namespace()):
+    if identity.namespace_of(pid) not in ("", identity.namespace()):
         return f"process {pid} lives in a container: run ddptop in there, with --cap-add SYS_PTRACE"
     return "" if scope == _ANCESTORS and os.getpid() in lineage(pid, identity.table()) else by_scope()
 
@@ -81,13 +81,6 @@ def _is_privileged(program: str) -> bool:
         )
     except (OSError, AttributeError):
         return False
-
-
-def _namespace(pid: int) -> str:
-    try:
-        return os.readlink(_PROC / str(pid) / "ns/pid").partition("[")[2].rstrip("]")
-    except OSError:
-        return ""
 
 
 def _user(uid: int) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -78,10 +79,12 @@ def boot() -> str:
 @functools.cache
 def _namespace_of(reader: int) -> str:
     # Cached for each reading process: a child forked after an `unshare` is in another namespace.
-    try:
-        return os.readlink(_PROC / "self/ns/pid").partition("[")[2].rstrip("]")
-    except OSError:
-        return ""
+    return namespace_of(reader)
+
+
+def namespace_of(pid: int) -> str:
+    """Return the pid namespace of a process, empty where it cannot be read."""
+    return link(pid, "ns/pid").partition("[")[2].rstrip("]")
 
 
 def namespace() -> str:
@@ -187,6 +190,19 @@ def _row(pid: int) -> Row | None:
     identity = Process(pid, int(fields[19]) / ticks, boot(), namespace())
     cpu_s = (int(fields[11]) + int(fields[12])) / ticks
     return Row(identity, int(fields[1]), int(fields[3]), _STATUS.get(state, state), uid, cpu_s, int(fields[4]))
+
+
+def link(pid: int, name: str) -> str:
+    """Return the target of a link in the folder of a process in /proc, empty where it cannot be read."""
+    try:
+        return os.readlink(f"{_PROC}/{pid}/{name}")
+    except OSError:
+        return ""
+
+
+def began_at(process: Process) -> float:
+    """Return when a process was started, in seconds since the epoch as the clock is now."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + process.started
 
 
 def carries(pid: int, name: str, value: str) -> bool:

@@ -15,7 +15,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -480,11 +480,12 @@ def runs_in(folder: Path, owner: int, *, damaged: list[str] | None = None) -> li
     return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
 
 
-def meant(text: str) -> list[str]:
-    """Return the names of the runs that this may mean: the one of that name, else all that begin with it or have it as
-    their last 4 digits.
+def meant(text: str, among: Iterable[str] | None = None) -> list[str]:
+    """Return the names, of runs where no others are given, that this may mean.
+
+    It is the one of that name, else all that begin with it or have it as their last 4 digits.
     """
-    text, names = normal(text), sorted(run.name for run in runs())
+    text, names = normal(text), sorted((run.name for run in runs()) if among is None else among)
     if text in names:
         return [text]
     return [name for name in names if name.startswith(text) or digits_of(name) == text]

@@ -7,7 +7,7 @@ first look.  To list them changes nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -19,7 +19,6 @@ from ddptop.agent.outside import recorded as records
 from ddptop.agent.outside.groups import Group
 from ddptop.agent.outside.processes import Processes
 from ddptop.agent.run import rundir
-from ddptop.agent.run.base import normal
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.wire.frames import ENDED
@@ -30,15 +29,6 @@ def found(processes: Processes | None = None) -> list[Group]:
     every = groups.found(processes or Processes())
     met = {process for _, belonging in _live() for process in belonging} if every else set()
     return [group for group in every if not met & group.processes]
-
-
-def meant(text: str, among: Iterable[Group]) -> list[Group]:
-    """Return those that this may mean: the one of that name, else as `rundir.meant`."""
-    text = normal(text)
-    named = {group.name: group for group in among}
-    if text in named:
-        return [named[text]]
-    return [each for name, each in named.items() if name.startswith(text) or rundir.digits_of(name) == text]
 
 
 def of_process(pid: int) -> RunDir | None:

@@ -115,7 +115,7 @@ def _told(member: Member, began: _Reading, ended: _Reading, dump: Dump | None, s
 
 
 def _threads(process: Process, told: Iterable[Thread], script: str) -> list[wire.Thread]:
-    sources = Sources(os.path.dirname(script), _folder(process.pid))
+    sources = Sources(os.path.dirname(script), identity.link(process.pid, "cwd"))
     shown = [each for each in told if not (each.thread_name or "").startswith(OWN_THREADS)]
     shown.sort(key=lambda each: each.os_thread_id != process.pid)
     texts = _texts(sources, shown[: wire.MOST_THREADS], _imported_s(process))
@@ -156,18 +156,11 @@ def _texts(sources: Sources, threads: Iterable[Thread], before: float | None) ->
     }
 
 
-def _folder(pid: int) -> str:
-    try:
-        return os.readlink(_PROC / str(pid) / "cwd")
-    except OSError:
-        return ""
-
-
 def _imported_s(process: Process) -> float | None:
     """Return when a process imports its files, in seconds since the epoch; None where that is not known."""
     if sys.platform != "linux":
         return None
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + process.started + _IMPORTS_S
+    return identity.began_at(process) + _IMPORTS_S
 
 
 def _read(process: Process) -> _Reading | None:

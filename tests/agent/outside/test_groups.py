@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -63,10 +63,9 @@ class Table(Processes):
         """Say so of those that are named."""
         return pid in self.backward
 
-    def connected(self, pids: Collection[int]) -> set[int]:
-        """Return those that are linked, where they are at least two."""
-        found = self.links & set(pids)
-        return found if len(found) > 1 else set()
+    def are_connected(self, pids: Sequence[int]) -> bool:
+        """Say whether at least two of them are linked."""
+        return len(self.links & set(pids)) > 1
 
 
 def torch_environment(rank: int, world: int = 2, **others: str) -> dict[str, str]:

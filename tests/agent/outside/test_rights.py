@@ -11,6 +11,7 @@ import pytest
 from support.harness import WAITING, started, until
 
 from ddptop.agent.outside import rights
+from ddptop.agent.run import identity
 from ddptop.agent.run.identity import Process, identify, namespace
 
 
@@ -51,7 +52,7 @@ def test_other_users_and_containers(scope: Path, monkeypatch: pytest.MonkeyPatch
     """A process of another user, or in another container, is named as that, with what helps; one that is gone, too."""
     with started(*WAITING) as child:
         found = process(child.pid)
-        monkeypatch.setattr(rights, "_namespace", lambda pid: "1" + namespace())
+        monkeypatch.setattr(identity, "namespace_of", lambda pid: "1" + namespace())
         assert "--cap-add SYS_PTRACE" in rights.may_look(found)
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
         assert "belongs to user" in rights.may_look(found)
