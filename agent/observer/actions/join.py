@@ -81,9 +81,8 @@ def join(action: Action) -> Turns[str]:
 
 
 def _try_to_join(action: Action, run: Run, members: Mapping[int, Member]) -> Turns[None]:
-    directory, token = action.directory, os.urandom(8).hex()
+    directory = action.directory
     request = joins.Request(
-        token,
         action.clock() + COMES_S,
         _folder("ddptop.agent"),
         {name: _folder(name) for name in _LIBRARIES},
@@ -91,16 +90,10 @@ def _try_to_join(action: Action, run: Run, members: Mapping[int, Member]) -> Tur
         str(directory.path),
         {str(each.process.pid): rank for rank, each in members.items()},
     )
-    arrival = os.path.join(request.package, "rank", "opening", "arrival.py")
-    where = str(directory.path / joins.FOLDER / joins.REQUEST)
-    script = (
-        f"with open({arrival!r}) as _file:\n    _names = {{'__name__': 'ddptop_arrival'}}\n"
-        f"    exec(compile(_file.read(), {arrival!r}, 'exec'), _names)\n_names['arrive']({where!r})\n"
-    )
     try:
-        path = yield from aside(partial(joins.begin, directory.path, request, script))
-        yield from aside(partial(_ask_all, path, run, members))
-        yield from _await_all(action, token, members)
+        folder = yield from aside(partial(joins.begin, directory.path, request))
+        yield from aside(partial(_ask_all, folder / joins.SCRIPT, run, members))
+        yield from _await_all(action, folder, members)
     except Refused:
         joins.forget(directory.path)
         yield from _take_back(action)
@@ -182,9 +175,7 @@ def _check(directory: RunDir, run: Run, members: Mapping[int, Member]) -> None:
 
 
 def _problem(directory: RunDir, member: Member) -> str:
-    process = member.process
-    if identity.is_elsewhere(process):
-        return identity.ELSEWHERE
+    process, pid = member.process, member.process.pid
     row = identity.look(process)
     if row is None:
         return "has ended"
@@ -195,21 +186,15 @@ def _problem(directory: RunDir, member: Member) -> str:
     if forbidden := rights.may_look(process):
         return f"cannot be asked: {forbidden}"
     try:
-        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
-        reaches = all(
-            os.path.samefile(f"/proc/{process.pid}/root{path}", path)
-            for path in (str(directory.path), _folder("ddptop.agent"))
-        )
-    except FileNotFoundError:
+        reached = str(directory.path), _folder("ddptop.agent")
+        reaches = all(os.path.samefile(f"/proc/{pid}/root{path}", path) for path in reached)
+    except OSError:
         reaches = False
-    except OSError as error:
-        return f"cannot be looked at: {error.strerror}"
     if not reaches:
         return "is in a container or another root, where it cannot reach this run: run ddptop in there"
-    if any(each.startswith(b"PYTHON_DISABLE_REMOTE_DEBUG=") and each[-1:] != b"=" for each in environment):
+    if identity.variable(pid, "PYTHON_DISABLE_REMOTE_DEBUG"):
         return "runs with PYTHON_DISABLE_REMOTE_DEBUG, which forbids it"
-    if any(b"disable-remote-debug" in each or b"disable_remote_debug" in each for each in words[:8]):
+    if any("disable-remote-debug" in each.replace("_", "-") for each in identity.command(pid)[:8]):
         return "runs with -X disable-remote-debug, which forbids it"
     return ""
 
@@ -249,16 +234,16 @@ def _ask(script: Path, run: Run, pid: int) -> str:
     return f"cannot be asked: {said}"
 
 
-def _await_all(action: Action, token: str, members: Mapping[int, Member]) -> Turns[None]:
+def _await_all(action: Action, folder: Path, members: Mapping[int, Member]) -> Turns[None]:
     """Return once all ranks have joined."""
-    path, ranks, run = action.directory.path, sorted(members), action.directory.read().run
+    ranks, run = sorted(members), action.directory.name
     chosen: dict[int, int] = {}
     steps = max(each.steps for each in members.values())
     since: tuple[float, int] | None = None
     action.wait()
     while True:
         action.check(_NONE)
-        found = joins.answers(path, token, ranks)
+        found = joins.answers(folder, ranks)
         _check_answers(found, members, chosen)
         if not (left := [rank for rank in ranks if rank not in found or found[rank].state != "joined"]):
             return
@@ -285,7 +270,7 @@ def _await_all(action: Action, token: str, members: Mapping[int, Member]) -> Tur
                 margin = 1 + math.ceil((passed - since[1]) / len(ranks) * _NOTICE_S / took_s)
                 chosen = chosen_at(found, ranks, margin)
                 if chosen:
-                    joins.choose(path, joins.Step(token, {str(rank): at for rank, at in chosen.items()}, steps))
+                    joins.choose(folder, joins.Step({str(rank): at for rank, at in chosen.items()}, steps))
         yield NAP_S / 4
 
 

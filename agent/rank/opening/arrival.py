@@ -30,50 +30,39 @@ def arrive(request: str) -> None:
 
 
 def _join(path: str) -> None:
-    rank, wanted = None, None
+    rank = None
     try:
         with open(path, encoding="utf-8") as file:
             wanted = json.load(file)
         if time.monotonic() > wanted["until"]:
             return
         rank = wanted["ranks"][str(os.getpid())]
-        if not _is_first(path, rank, wanted["token"]):
-            return
-        _answer(path, rank, wanted["token"], "came")
+        _answer(path, rank, "came")
         _wait_for_torch(path)
         _bring_all(wanted)
         from ddptop.agent.rank.opening import joining
 
-        joining.start(wanted["directory"], wanted["token"], rank)
+        joining.start(wanted["directory"], os.path.dirname(path), rank)
     except Exception as error:
-        if rank is not None and wanted is not None:
+        # Else the request is gone, or that of other processes.
+        if rank is not None:
             why = str(error) if isinstance(error, _Refused) else f"{type(error).__name__}: {error}"
-            try:
-                _answer(path, rank, wanted["token"], "refused", why)
-            except OSError:
-                # The request is gone.
-                return
+            _answer(path, rank, "refused", why)
 
 
 class _Refused(Exception):
     """Why this rank cannot join, in one line."""
 
 
-def _is_first(path: str, rank: int, token: str) -> bool:
-    """Say whether this rank comes for the first time: the script of an earlier request reads the present one, too."""
-    file = os.path.join(os.path.dirname(path), f"{rank}.{token}")
-    try:
-        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
-        return False
-    return True
-
-
-def _answer(path: str, rank: int, token: str, state: str, why: str = "") -> None:
+def _answer(path: str, rank: int, state: str, why: str = "") -> None:
     file = os.path.join(os.path.dirname(path), f"{rank}.json")
-    with open(os.open(f"{file}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as new:
-        json.dump({"token": token, "state": state, "why": why}, new)
-    os.replace(f"{file}.new", file)
+    try:
+        with open(os.open(f"{file}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as new:
+            json.dump({"state": state, "why": why}, new)
+        os.replace(f"{file}.new", file)
+    except OSError:
+        # The request is gone, which the next look at it shows.
+        return
 
 
 def _wait_for_torch(path: str) -> None:

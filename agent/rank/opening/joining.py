@@ -33,19 +33,19 @@ _TELL_S: Final = 0.1
 _FSDP: Final = "torch.distributed.fsdp"
 
 
-def start(directory: str, token: str, rank: int) -> None:
+def start(directory: str, request: str, rank: int) -> None:
     """Begin to count the ends of steps, in a thread of its own that ends once the rank has joined, or does not."""
-    joining = Joining(RunDir(Path(directory)), token, rank)
+    joining = Joining(RunDir(Path(directory)), Path(request), rank)
     threading.Thread(target=joining.run, name="ddptop-join", daemon=True).start()
 
 
 class Joining:
     """The way of one rank into a run."""
 
-    def __init__(self, directory: RunDir, token: str, rank: int) -> None:
-        """Prepare: the torch of this process is wholly imported."""
+    def __init__(self, directory: RunDir, request: Path, rank: int) -> None:
+        """Prepare: the torch of this process is wholly imported; `request` is the folder of the request."""
         self._directory = directory
-        self._token = token
+        self._request = request
         self._rank = rank
         self._lock = threading.Lock()
         self._hooks: around.StepHooks | None = None
@@ -80,7 +80,7 @@ class Joining:
         self._hooks.after = self._pass
         told, due = -1, 0.0
         while self.session is None and not self._failed:
-            if not joins.is_wanted(self._directory.path, self._token):
+            if not joins.is_wanted(self._request):
                 return
             if self._passed and self._wrapped is None:
                 self._wrapped = [weakref.ref(each) for each in _wrapped(torch)]
@@ -93,7 +93,7 @@ class Joining:
         self._answer("refused" if self._failed else "joined", self._failed)
 
     def _choose(self) -> None:
-        if (step := joins.chosen(self._directory.path, self._token)) is None:
+        if (step := joins.chosen(self._request)) is None:
             return
         at = step.at.get(str(self._rank))
         with self._lock:
@@ -107,7 +107,7 @@ class Joining:
             boundaries = list(self._boundaries)
             first = self._passed - len(boundaries) + 1
         try:
-            joins.answer(self._directory.path, self._rank, Answer(self._token, state, why, first, boundaries))
+            joins.answer(self._request, self._rank, Answer(state, why, first, boundaries))
         except OSError:
             # The request is gone, which the next look shows.
             return

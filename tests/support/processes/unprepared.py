@@ -17,7 +17,7 @@ from ddptop.agent.run.rundir import Member, Run
 from support.harness import DEADLINE_S, until
 
 SCRIPT: Final = """
-import faulthandler, gc, hashlib, json, os, signal, sys, threading, time
+import faulthandler, gc, glob, hashlib, json, os, signal, sys, threading, time
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -50,20 +50,19 @@ def descriptors():
 def threads():
     return sorted(open(f"/proc/self/task/{name}/comm").read() for name in os.listdir("/proc/self/task"))
 
-steps, before, done, token, goes_on = 0, None, 0, "", True
+steps, before, done, asked, goes_on = 0, None, 0, "", True
 while goes_on:
     for (x,) in DataLoader(data, batch_size=8):
         if steps == 5:
             before = scan(), descriptors(), threads()
             open(f"{folder}/trains-{rank}", "w").close()
-        if by_hand and steps > 5 and os.path.exists(f"{folder}/join/script.py"):
+        for script in glob.glob(f"{folder}/join/*/script.py") if by_hand and steps > 5 else ():
             try:
-                now = json.load(open(f"{folder}/join/request.json"))["token"]
-                text = open(f"{folder}/join/script.py").read()
+                text = open(script).read() if os.path.exists(f"{os.path.dirname(script)}/request.json") else ""
             except FileNotFoundError:
-                now = token
-            if now != token:
-                token = now
+                continue
+            if text and script != asked:
+                asked = script
                 exec(text, {})
         optimizer.zero_grad()
         model(x).square().mean().backward()

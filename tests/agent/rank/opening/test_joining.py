@@ -5,7 +5,6 @@ Here the script of the ranks executes what Python 3.14 would execute in their ma
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
@@ -30,6 +29,7 @@ from ddptop.agent.rank import session
 from ddptop.agent.rank.opening import arrival
 from ddptop.agent.rank.opening.joining import begin
 from ddptop.agent.run import identity, rundir
+from ddptop.agent.run.files import joins
 from ddptop.agent.run.files.joins import Answer
 from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.wire.vocabulary.refusals import Refused
@@ -138,17 +138,17 @@ def test_a_rank_that_the_agent_has_left_is_as_it_was_and_has_trained_the_same(jo
 
 def answer(first: int, *numbers: int, group: str = "0") -> Answer:
     """The answer of a rank whose group had made so many calls at each boundary."""
-    return Answer("token", "waits", first=first, boundaries=[{group: number} for number in numbers])
+    return Answer("waits", first=first, boundaries=[{group: number} for number in numbers])
 
 
 def test_ranks_join_at_the_boundary_at_which_their_groups_have_made_as_many_calls() -> None:
     """However many boundaries each has counted before; a rank of another group by one that is in both."""
     found = {0: answer(1, 5, 6, 8, 9), 1: answer(7, 6, 8, 9, 10)}
     assert chosen_at(found, [0, 1], 2) == {0: 7, 1: 12}
-    found[2] = Answer("token", "waits", first=3, boundaries=[{"1": 4}, {"1": 5}, {"1": 6}])
+    found[2] = Answer("waits", first=3, boundaries=[{"1": 4}, {"1": 5}, {"1": 6}])
     assert chosen_at(found, [0, 1, 2], 2) == {}
     both = [{"0": 8, "1": 4}, {"0": 9, "1": 5}, {"0": 10, "1": 6}]
-    found[1] = Answer("token", "waits", first=8, boundaries=both)
+    found[1] = Answer("waits", first=8, boundaries=both)
     assert chosen_at(found, [0, 1, 2], 1) == {0: 6, 1: 11, 2: 6}
 
 
@@ -213,17 +213,23 @@ def test_a_rank_whose_agent_cannot_be_heard_is_as_before(
     assert os._exit is exits
 
 
-def test_a_rank_comes_once_for_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script of an earlier request that was still pending finds the present one, and then its own runs, too."""
+def test_the_script_of_a_request_that_was_taken_back_does_nothing(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank may run it when the next request is there: it comes for that one by its own script alone, and once."""
     came: list[str] = []
+    run = new_run().path
     monkeypatch.setattr(arrival, "_wait_for_torch", came.append)
-    # What it needs to go on is not in the request, which is refused behind that.
-    for number, token in enumerate(("first", "second"), 1):
-        wanted = {"until": time.monotonic() + 60, "token": token, "ranks": {str(os.getpid()): 0}}
-        (tmp_path / "request.json").write_text(json.dumps(wanted))
-        for _ in range(2):
-            arrival._join(str(tmp_path / "request.json"))
-        assert len(came) == number
+    made = [
+        joins.begin(run, joins.Request(until, "", {}, "", "", {str(os.getpid()): 0}))
+        for until in (time.monotonic() + 60, time.monotonic() - 60, time.monotonic() + 60)
+    ]
+    for folder in made:
+        # What it needs to go on is not in the request, which is refused behind that.
+        arrival._join(str(folder / joins.REQUEST))
+    assert came == [str(made[-1] / joins.REQUEST)]
+    assert [path.parent for path in run.glob("join/*/*")] == [made[-1]] * 3
+    assert joins.answers(made[-1], [0])[0].state == "refused"
 
 
 def test_a_refusal_is_known_without_an_exit_status() -> None:
