@@ -24,9 +24,9 @@ from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.agent.wire.frames import ENDED
 
 
-def found(processes: Processes | None = None) -> list[Group]:
+def found() -> list[Group]:
     """Return the groups that nobody has met, by all processes of this user."""
-    every = groups.found(processes or Processes())
+    every = groups.found(Processes())
     met = {process for _, belonging in _live() for process in belonging} if every else set()
     return [group for group in every if not met & group.processes]
 

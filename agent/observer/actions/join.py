@@ -7,7 +7,7 @@ All ranks join at the end of the same step, or none does: actions are for all of
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
 import math
 import os
 import subprocess
@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import ddptop.agent
 from ddptop.agent import wire
 from ddptop.agent.observer.actions.action import NAP_S, Action, Turns, aside
 from ddptop.agent.outside import rights
@@ -67,7 +66,7 @@ def join(action: Action) -> Turns[str]:
         raise Refused("its ranks have the agent already")
     if missing := sorted(set(range(run.world)) - members.keys()):
         raise Refused(f"{ranks_in_spans(missing)} cannot be reached from here, and an action is for all ranks; {_NONE}")
-    yield from aside(partial(_check, directory, run, members))
+    yield from aside(partial(_check, directory, members))
     for left in reversed(range(_TRIES)):
         try:
             yield from _try_to_join(action, run, members)
@@ -115,7 +114,11 @@ def _take_back(action: Action) -> Turns[None]:
 
 
 def _joined(directory: RunDir) -> list[int]:
-    return [rank for rank, member in directory.members().items() if _has_agent(member)]
+    return [
+        rank
+        for rank, member in directory.members().items()
+        if member.by_agent and not member.ended and identity.may_live(member.process)
+    ]
 
 
 class _Missed(Refused):
@@ -155,19 +158,11 @@ def leave(action: Action) -> Turns[str]:
     return f"the agent has left {plural(len(asked), 'rank')}; nothing of it is left in the training"
 
 
-def _has_agent(member: Member) -> bool:
-    return member.by_agent and identity.may_live(member.process) and not member.ended
-
-
 def _folder(package: str) -> str:
-    spec = importlib.util.find_spec(package)
-    found = list(ddptop.agent.__path__) if package == "ddptop.agent" else spec and spec.submodule_search_locations
-    if not found:
-        raise Refused(f"{package} is in no folder")
-    return os.path.abspath(next(iter(found)))
+    return os.path.abspath(importlib.import_module(package).__path__[0])
 
 
-def _check(directory: RunDir, run: Run, members: Mapping[int, Member]) -> None:
+def _check(directory: RunDir, members: Mapping[int, Member]) -> None:
     """Raise `Refused` where a rank cannot be asked, before any is."""
     for rank, member in members.items():
         if problem := _problem(directory, member):

@@ -8,6 +8,7 @@ groups have made by then; the observer compares these, and chooses the step.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import sys
@@ -67,50 +68,40 @@ class Joining:
         try:
             self._take_part()
         except Exception as error:
-            self._answer("refused", f"{type(error).__name__}: {error}")
-        finally:
-            with self._lock:
-                self._at = None
-                if self.session is None and self._hooks is not None:
-                    around.put_back(_ignore)
+            self._failed = f"{type(error).__name__}: {error}"
+        with self._lock:
+            self._at = None
+        if self.session is None:
+            around.put_back(_ignore)
+        self._answer()
 
     def _take_part(self) -> None:
         torch: Any = sys.modules["torch"]
         self._hooks = around.StepHooks(sys.modules["torch.optim.optimizer"])
         self._hooks.after = self._pass
         told, due = -1, 0.0
-        while self.session is None and not self._failed:
-            if not joins.is_wanted(self._request):
-                return
+        while self.session is None and not self._failed and joins.is_wanted(self._request):
             if self._passed and self._wrapped is None:
                 self._wrapped = [weakref.ref(each) for each in _wrapped(torch)]
             if self._passed != told and time.monotonic() >= due:
                 told, due = self._passed, time.monotonic() + _TELL_S
-                self._answer("waits")
-            if self._at is None:
-                self._choose()
+                self._answer()
+            if self._at is None and (step := joins.chosen(self._request)) is not None:
+                at = step.at.get(str(self._rank))
+                with self._lock:
+                    self._steps = step.steps
+                    # Where it has passed that one, the observer sees that.
+                    self._at = at if at is not None and at > self._passed else None
             time.sleep(_LOOK_S)
-        self._answer("refused" if self._failed else "joined", self._failed)
 
-    def _choose(self) -> None:
-        if (step := joins.chosen(self._request)) is None:
-            return
-        at = step.at.get(str(self._rank))
+    def _answer(self) -> None:
         with self._lock:
-            self._steps = step.steps
-            # Where it has passed that one, the observer sees that.
-            self._at = at if at is not None and at > self._passed else None
-
-    def _answer(self, state: Any, why: str = "") -> None:
-        with self._lock:
-            state = "joined" if self.session is not None else state
-            boundaries = list(self._boundaries)
-            first = self._passed - len(boundaries) + 1
-        try:
-            joins.answer(self._request, self._rank, Answer(state, why, first, boundaries))
-        except OSError:
-            # The request is gone, which the next look shows.
-            return
+            state: Any = "joined" if self.session is not None else "refused" if self._failed else "waits"
+            first = self._passed - len(self._boundaries) + 1
+            answer = Answer(state, self._failed, first, list(self._boundaries))
+        # The request may be gone, which the next look shows.
+        with contextlib.suppress(OSError):
+            joins.answer(self._request, self._rank, answer)
 
     def _pass(self, *_: Any) -> None:
         """Count the end of an optimizer's step, in the thread that has made it; raises nothing."""
@@ -127,7 +118,6 @@ class Joining:
                     self.session = self._begin()
         except Exception as error:
             around.put_back(_ignore)
-            self._hooks = None
             self._failed = f"{type(error).__name__}: {error}"
 
     def _begin(self) -> Session:

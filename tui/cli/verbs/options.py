@@ -286,7 +286,7 @@ def chosen(name: str | None, *, looks: bool = False, last: bool = False) -> Run:
     if live:
         names = ", ".join(run.name for run in live)
         raise runs.RunDirError(f"{len(live)} runs are alive: name one of {names}")
-    if not live and len(groups := runs.unprepared()) == 1:
+    if len(groups := runs.unprepared()) == 1:
         return runs.find(groups[0])
     newest = next(iter(runs.listed()), None)
     if newest is None:
