@@ -48,6 +48,7 @@ class Group:
     ranks: Mapping[int, Process]
     """The processes of its ranks on this host."""
     local_ranks: Mapping[int, int]
+    """Those that a launcher has given; else they are the ranks."""
     world: int
     launcher: Process | None
     """The process of this user whose only work is this job: all that it starts is of the group; None without one."""
@@ -91,11 +92,10 @@ def found(processes: Processes) -> list[Group]:
     groups = list(_by_environment(processes))
     groups += _by_descent(processes, _below(processes, groups))
     groups += _alone(processes, _below(processes, groups))
-    started = Counter(group.launcher for group in groups if group.launcher is not None)
-    groups = [
-        replace(group, launcher=None, command=(), starter=group.launcher) if started[group.launcher] > 1 else group
-        for group in groups
-    ]
+    started = Counter(group.launcher for group in groups)
+    for number, group in enumerate(groups):
+        if group.launcher is not None and started[group.launcher] > 1:
+            groups[number] = replace(group, launcher=None, command=(), starter=group.launcher)
     return sorted(groups, key=lambda group: group.root.pid)
 
 
@@ -115,7 +115,7 @@ def of_process(processes: Processes, pid: int) -> Group | None:
         return started[0]
     alone = [each for each in line if each in processes.pythons and _may_train(processes, processes.pythons[each])]
     # One above it is a sweep, whose other trainings are not meant.
-    return _single(processes.pythons[alone[0]]) if alone else None
+    return _group(processes, {0: alone[0]}, 1, None) if alone else None
 
 
 def again(processes: Processes, known: Set[Process]) -> Group | None:
@@ -124,10 +124,11 @@ def again(processes: Processes, known: Set[Process]) -> Group | None:
 
 
 def _by_environment(processes: Processes) -> Iterator[Group]:
-    places: dict[int, Position] = {}
-    for pid, python in processes.pythons.items():
-        if not python.is_helper and not starts_ranks(python.program) and (place := _place(python)) is not None:
-            places[pid] = place
+    places = {
+        pid: place
+        for pid, python in processes.pythons.items()
+        if not python.is_helper and not starts_ranks(python.program) and (place := _place(python)) is not None
+    }
     ranks: dict[int, Position] = {}
     for pid in sorted(places, key=lambda pid: len(lineage(pid, processes.table))):
         above = lineage(pid, processes.table)[1:]
@@ -150,10 +151,11 @@ def _by_environment(processes: Processes) -> Iterator[Group]:
         local = {rank: ranks[pid].local_rank for rank, pid in pids.items()}
         if starter is not None and first.world == len(pids) + 1 and _is_first(processes, starter, pids):
             # Lightning's own launcher: the process that starts the others is rank 0.
-            pids, local, starter = {0: starter.row.process.pid, **pids}, {0: 0, **local}, None
+            pids, starter = {0: starter.row.process.pid, **pids}, None
         counts = {rank: processes.pythons[pid].environment.get(_RESTARTS, "") for rank, pid in pids.items()}
         yield replace(
-            _group(processes, pids, local, first.world, starter),
+            _group(processes, pids, first.world, starter),
+            local_ranks=local,
             marks=_marks(processes, pids.values()) if is_single else {},
             restarts={rank: int(each) for rank, each in counts.items() if each.isdecimal() and len(each) < 9},
             nodes=first.nodes,
@@ -226,7 +228,7 @@ def _by_descent(processes: Processes, taken: set[int]) -> Iterator[Group]:
         if len(ranks) < 2 or not processes.are_connected(ranks):
             continue
         numbered, starter = _numbered(processes, ranks), _starter(processes, ranks[0])
-        yield _group(processes, numbered, {rank: rank for rank in numbered}, max(numbered) + 1, starter)
+        yield _group(processes, numbered, max(numbered) + 1, starter)
 
 
 def _numbered(processes: Processes, pids: list[int]) -> dict[int, int]:
@@ -249,7 +251,7 @@ def _alone(processes: Processes, taken: set[int]) -> Iterator[Group]:
         if pid in taken or any(each in processes.pythons and processes.loads_torch(each) for each in above):
             continue
         if (pid in workers or processes.does_backward(pid)) and _may_train(processes, python):
-            yield _single(python)
+            yield _group(processes, {0: pid}, 1, None)
 
 
 def _may_train(processes: Processes, python: Python) -> bool:
@@ -260,14 +262,7 @@ def _may_be_rank(python: Python) -> bool:
     return not (python.is_helper or python.serves_forks or starts_ranks(python.program) or _is_host(python))
 
 
-def _single(python: Python) -> Group:
-    program, arguments = program_of(python.words)
-    return Group({0: python.row.process}, {0: 0}, 1, None, (), program, arguments)
-
-
-def _group(
-    processes: Processes, pids: Mapping[int, int], local: Mapping[int, int], world: int, starter: Python | None
-) -> Group:
+def _group(processes: Processes, pids: Mapping[int, int], world: int, starter: Python | None) -> Group:
     first = processes.pythons[pids[min(pids)]]
     # Children that Python has spawned or forked run what the program above them has given them.
     is_sole = starter is not None and (
@@ -277,7 +272,7 @@ def _group(
     above = None if starter is None else starter.row.process
     return Group(
         {rank: processes.table[pid].process for rank, pid in sorted(pids.items())},
-        local,
+        {},
         world,
         above if is_sole else None,
         starter.words if starter is not None and is_sole else (),

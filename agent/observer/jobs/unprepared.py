@@ -106,7 +106,8 @@ class Unprepared:
         if group is not None:
             recorded.write(self._directory, group)
             here = max(len(group.ranks), run.local_world or 1)
-            present = {"world": group.world, "local_world": min(here, group.world), "starter": group.starter}
+            present: dict[str, Any] = {"world": group.world, "local_world": min(here, group.world)}
+            present["starter"] = group.starter
             # A process by itself may have become the launcher of others, or a launcher the starter of two jobs; one
             # that has ended stays theirs.
             if group.launcher is not None or is_alive(run.torchrun):
