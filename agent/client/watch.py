@@ -19,12 +19,12 @@ from ddptop.agent import wire
 from ddptop.agent.client.acting import actor
 from ddptop.agent.client.acting.control import RunControl
 from ddptop.agent.client.acting.membership import ProcessLine
+from ddptop.agent.client.diagnosis.stacks import RunInspector, Stacks
 from ddptop.agent.client.frame import Frame, whole
 from ddptop.agent.client.runs import Run, RunDirError, find
 from ddptop.agent.client.sources import recorded, takeover
 from ddptop.agent.client.sources.recorded import Frames
 from ddptop.agent.client.sources.subscription import Subscription
-from ddptop.agent.client.stacks import RunInspector, Stacks
 from ddptop.agent.control.hearing import OBSERVED_S, Hearing
 from ddptop.agent.end import survey
 from ddptop.agent.end.survey import Survey

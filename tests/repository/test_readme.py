@@ -9,7 +9,7 @@ import pytest
 import readme
 from support.screens.frames import hung_frame
 
-from ddptop.agent.client.stacks import Stacks
+from ddptop.agent.client.diagnosis.stacks import Stacks
 from ddptop.agent.wire import Board, DeviceMemory, Event, Facts, Inspection, MemoryUse, ObjectKind, Resident
 from ddptop.agent.wire.diagnoses.kept import Censused, Difference, Kept, RankMemory, Summary
 from ddptop.agent.wire.diagnoses.probed import Connection, Probe, Rank

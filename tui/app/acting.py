@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.notifications import SeverityLevel
 
 from ddptop.agent.client.acting.waiting import Waiting
-from ddptop.agent.client.diagnoses import DIAGNOSES, first_ranks
+from ddptop.agent.client.diagnosis.kinds import DIAGNOSES, first_ranks
 from ddptop.agent.client.frame import Frame
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import Offers, to_save

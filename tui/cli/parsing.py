@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from ddptop.agent.client.diagnoses import DIAGNOSES
+from ddptop.agent.client.diagnosis.kinds import DIAGNOSES
 from ddptop.agent.text import clean
 
 _UNKNOWN_VERB: Final = r"argument VERB: invalid choice: '(.*?)' \(choose from "

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ddptop.agent.client.diagnoses import DIAGNOSES
+from ddptop.agent.client.diagnosis.kinds import DIAGNOSES
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire.frames import ENDED, OUTSIDE
 from ddptop.agent.wire.vocabulary.refusals import REGISTRATION

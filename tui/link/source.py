@@ -15,8 +15,8 @@ from ddptop.agent.client import runs
 from ddptop.agent.client.acting.kill import Aim, Consent
 from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.client.acting.waiting import Waiting
+from ddptop.agent.client.diagnosis.stacks import Stacks
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.stacks import Stacks
 from ddptop.agent.wire.vocabulary.refusals import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Control(Protocol):
         """Diagnose some ranks. Blocks; returns the folder of the diagnosis, on the host of the run's observer.
 
         Args:
-            kind: of `client.diagnoses.DIAGNOSES`.
+            kind: of `client.diagnosis.kinds.DIAGNOSES`.
             waiting: as of `pause`.
             steps: number of steps over which it is made.
             ranks: the ranks, None for all.

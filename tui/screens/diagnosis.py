@@ -15,7 +15,7 @@ class DiagnosisScreen(ReportScreen):
     """A diagnosis as it was when the screen was opened."""
 
     def __init__(self, frame: Frame, rank: int, kind: str, make: Callable[[], Sequence[ReportLine]]) -> None:
-        """Show what `make` returns, which is called in a thread; `kind` is one of `client.diagnoses.DIAGNOSES`."""
+        """Show what `make` returns, which is called in a thread; `kind` is a key of `kinds.DIAGNOSES`."""
         super().__init__(frame, rank, make)
         self.opened_by = kind
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from textual.binding import ActiveBinding, Binding, BindingType
 from textual.widgets import Input
 
-from ddptop.agent.client.diagnoses import DIAGNOSES
+from ddptop.agent.client.diagnosis.kinds import DIAGNOSES
 from ddptop.agent.client.frame import Frame
 from ddptop.tui.control.actions import Offers
 from ddptop.tui.model.sentences import can_be_joined

@@ -10,8 +10,8 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from ddptop.agent.client.diagnosis.stacks import Stacks
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.stacks import Stacks
 from ddptop.agent.text import plural
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Inspector, Refused

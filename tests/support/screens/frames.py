@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from ddptop.agent.client.acting.kill import Aim, Consent
 from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.client.acting.waiting import Waiting
+from ddptop.agent.client.diagnosis.stacks import Stacks
 from ddptop.agent.client.frame import Frame, whole
-from ddptop.agent.client.stacks import Stacks
 from ddptop.agent.observer.model.framer import Framer
 from ddptop.agent.observer.model.ranks.looks import mean_of
 from ddptop.agent.observer.model.store import Store

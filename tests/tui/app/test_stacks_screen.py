@@ -12,8 +12,8 @@ from support.values.inspections import MODEL, SLEEPS, absent, hung, inspection, 
 from textual.pilot import Pilot
 
 from ddptop.agent import wire
+from ddptop.agent.client.diagnosis.stacks import Stacks
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.stacks import Stacks
 from ddptop.tui.link.source import ReadOnly
 from ddptop.tui.screens.lists import EventScreen
 from ddptop.tui.screens.rank import RankScreen

@@ -13,9 +13,9 @@ import pytest
 from support.values import traces
 from support.values.traces import kineto, rank, spent, step
 
-from ddptop.agent.client import diagnoses as kinds
 from ddptop.agent.client import runs
 from ddptop.agent.client.acting.control import RunControl
+from ddptop.agent.client.diagnosis import kinds
 from ddptop.agent.observer.judge.probe import NOTHING
 from ddptop.agent.record import diagnoses as kept_diagnoses
 from ddptop.agent.run import rundir

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.client.diagnosis.stacks import Stacks
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.stacks import Stacks
 from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.diagnosis.stacks import places
 from ddptop.tui.model.documented import hang_json

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ddptop.agent.client.diagnoses import DIAGNOSES, first_ranks
+from ddptop.agent.client.diagnosis.kinds import DIAGNOSES, first_ranks
 from ddptop.tui.cli.parsing import complain, whole
 from ddptop.tui.cli.verbs import control
 from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json, typed
@@ -102,7 +102,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, run: str) -> int:
     """Have the diagnosis made, and print it."""
-    from ddptop.agent.client import diagnoses
+    from ddptop.agent.client.diagnosis import kinds
     from ddptop.tui.model.diagnosis.kept import lines_of
     from ddptop.tui.model.diagnosis.report import plain
 
@@ -115,7 +115,7 @@ def _print(options: argparse.Namespace, action: RunControl, waiting: Waiting, ru
         culprit=named in (None, "culprit"),
         **({} if options.limit is None else {"most_ms": options.limit}),
     )
-    found = diagnoses.read(options.verb, Path(folder))
+    found = kinds.read(options.verb, Path(folder))
     if found is None:
         # The observer that made it is on another host.
         said = f"it is in {folder} on the host of rank 0; `ddptop {options.verb} {run} --list` there"

@@ -128,8 +128,8 @@ def _no_threads_of_numpy() -> Iterator[None]:
 def _others() -> list[Frame]:
     """Return the runs of other users, and print whose runs could not be read."""
     with _no_threads_of_numpy():
-        from ddptop.agent.client import other_users
         from ddptop.agent.client.acting.actor import who
+        from ddptop.agent.client.sources import other_users
 
     shown, problems = other_users.frames(who("shell"))
     for line in problems:

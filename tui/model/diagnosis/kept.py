@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ddptop.agent.client.diagnoses import DIAGNOSES
+from ddptop.agent.client.diagnosis.kinds import DIAGNOSES
 
 if TYPE_CHECKING:
     from ddptop.tui.model.diagnosis.report import ReportLine

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ddptop.agent.client.diagnoses import left_out
+from ddptop.agent.client.diagnosis.kinds import left_out
 from ddptop.agent.text import clean_line, plural, ranks_in_spans, size
 from ddptop.agent.wire import DeviceMemory, MemoryUse, ObjectKind
 from ddptop.agent.wire.diagnoses.kept import Censused, Kept, RankMemory

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.client.stacks import Stacks
+from ddptop.agent.client.diagnosis.stacks import Stacks
 from ddptop.agent.text import plural, size, spans
 from ddptop.tui.drawing import units
 

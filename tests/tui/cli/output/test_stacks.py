@@ -15,8 +15,8 @@ from support.values.inspections import hung, stopped
 
 from ddptop.agent.client import look
 from ddptop.agent.client import watch as live
+from ddptop.agent.client.diagnosis.stacks import Stacks
 from ddptop.agent.client.frame import Frame
-from ddptop.agent.client.stacks import Stacks
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.cli.main import main

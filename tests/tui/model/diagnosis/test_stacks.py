@@ -9,7 +9,7 @@ import pytest
 from support.values.inspections import CALL, GROUP, MODEL, SLEEPS, WAITS, S, absent, hung, inspection, stopped, thread
 
 from ddptop.agent import wire
-from ddptop.agent.client.stacks import Stacks
+from ddptop.agent.client.diagnosis.stacks import Stacks
 from ddptop.tui.model.diagnosis import stacks
 from ddptop.tui.model.diagnosis.stacks import lines_of, named, places
 

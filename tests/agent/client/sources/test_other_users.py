@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.harness import DEADLINE_S, WAITING, ddptop
 
-from ddptop.agent.client import other_users
 from ddptop.agent.client.frame import Frame
+from ddptop.agent.client.sources import other_users
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.rundir import Member, Process, Run
@@ -358,7 +358,7 @@ def test_without_roots_rights_nothing_of_others_is_looked_at(place: Path) -> Non
         "import os, sys, zmq, psutil, msgspec\n"
         "from ddptop.agent.client.sources import takeover\n"
         "from ddptop.agent.client.host import settings\n"
-        "from ddptop.agent.client import other_users\nfrom ddptop.tui.cli import main, view\n"
+        "from ddptop.agent.client.sources import other_users\nfrom ddptop.tui.cli import main, view\n"
         "from ddptop.tui.cli.output import status\n"
         "os.setgroups([]); os.setgid(4321); os.setuid(4321)\n"
         "sys.argv = ['ddptop', 'ps', '--all']\n"

@@ -20,8 +20,8 @@ from support.harness import until
 from support.values.inspections import absent, inspection
 
 from ddptop.agent import wire
-from ddptop.agent.client import stacks as asking
-from ddptop.agent.client.stacks import MOST_ASKED, RunInspector, Stacks
+from ddptop.agent.client.diagnosis import stacks as asking
+from ddptop.agent.client.diagnosis.stacks import MOST_ASKED, RunInspector, Stacks
 from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Ended, Run
