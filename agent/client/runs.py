@@ -23,7 +23,7 @@ from ddptop.agent.client.sources import unprepared as outside
 from ddptop.agent.end import survey
 from ddptop.agent.record import retention
 from ddptop.agent.run import identity, records, rundir
-from ddptop.agent.run.files.masking import Mask
+from ddptop.agent.run.files.masking import Mask as Mask
 from ddptop.agent.run.rundir import KEEP_ENDED as KEEP_ENDED
 from ddptop.agent.run.rundir import RunDir, is_alive
 from ddptop.agent.run.rundir import RunDirError as RunDirError
@@ -63,7 +63,7 @@ class Run:
         return self.directory.read()
 
     def mask(self) -> Mask:
-        """Return what hides its secrets in a text that leaves this machine."""
+        """Return what hides its secrets in a text; its frames, events and report are without them."""
         return Mask(self.directory.path, self.record())
 
     def state(self) -> str:
@@ -112,15 +112,17 @@ class Run:
         return size
 
     def happened(self) -> list[wire.Event | wire.Verdict]:
-        """Return its events and verdicts in the order of the event list; verdicts of an ended run have ended."""
+        """Return its events and verdicts in the order of the event list, without secrets; those of an ended run have
+        ended.
+        """
         from ddptop.agent.record import recording
 
-        record, database = self.record(), self.directory.database
+        record, database, mask = self.record(), self.directory.database, self.mask()
         found: list[wire.Event | wire.Verdict] = [*recording.events_of(database, record)]
         for verdict in recording.read_verdicts(database):
             until = record.ended_at_ns if verdict.until_at_ns is None else verdict.until_at_ns
             found.append(msgspec.structs.replace(verdict, until_at_ns=until))
-        return sorted(found, key=_told_at_ns)
+        return sorted(map(mask.shown, found), key=_told_at_ns)
 
     def steps(self, problems: list[str]) -> Iterator[wire.Steps]:
         """Yield the steps of its ranks that are recorded one by one, oldest first, some at a time.

@@ -33,7 +33,7 @@ from ddptop.agent.run.files.database import Locked
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import Member, RunDir
 from ddptop.agent.wire import HostFrame, RankFrame
-from ddptop.agent.wire.frames import ENDED, NO_HOSTS, HostFrames
+from ddptop.agent.wire.frames import ENDED, NO_HOSTS, HostFrames, RunFrame
 from ddptop.agent.wire.vocabulary.refusals import Refused
 
 if TYPE_CHECKING:
@@ -132,6 +132,9 @@ class Watch:
 
     def _begin(self, run: Run) -> None:
         self.run, self._record = run, run.record()
+        self._mask = run.mask()
+        self._masked: tuple[object, RunFrame] | None = None
+        """The newest frame of the run, and the same without its secrets."""
         directory = run.directory
         self._is_replaced = False
         """True once another run has the name: the last frame of this one stays."""
@@ -426,6 +429,9 @@ class Watch:
         """Return the run as it is known by the last `poll`."""
         self._framed = True
         run, ranks = self._shown = self._frames()
+        if self._masked is None or self._masked[0] is not run:
+            self._masked = run, self._mask.shown(run)
+        run = self._masked[1]
         if run.on_hosts != self._hosts[0]:
             self._hosts = run.on_hosts, HostFrames(run.on_hosts)
         if self._is_replaced:
@@ -433,6 +439,7 @@ class Watch:
         silent_s = None if run.state in ENDED else self._hearing.missed_s(time.time())
         if states.has_other_hosts(self._record):
             ranks = [self._from_here(rank) for rank in ranks]
+        ranks = [self._mask.shown(rank) if rank.ended or rank.health else rank for rank in ranks]
         frame = whole(run, tuple(ranks), self._hosts[1], self.history, silent_s)
         refused = self._refused + (0 if self._observed is None else self._observed.refused)
         return replace(frame, refused=frame.refused + refused) if refused else frame

@@ -17,8 +17,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-from msgspec import structs
-
 from ddptop.agent import wire
 from ddptop.agent.end import cause as causes
 from ddptop.agent.end import hung, kinds, last_words, survey, traces
@@ -65,7 +63,7 @@ def of(directory: RunDir) -> Report:
     beats, hellos = _last_words(directory.database)
     beats = {rank: each for rank, each in beats.items() if each.generation in (None, generation)}
     steps = completed(members, _last_steps(directory.database, generation, len(members)), beats)
-    cause = found.cause or ""
+    cause = hide.line(found.cause or "")
     first = found.cause_rank
     with_output = {first} if found.state != "lost" else set(list(members)[:8])
     unheard = {
@@ -74,7 +72,7 @@ def of(directory: RunDir) -> Report:
         if host.state == "silent"
         for rank in set(host.ranks) - set(host.gone)
     }
-    verdicts = recording.read_verdicts(directory.database)
+    verdicts = list(map(hide.shown, recording.read_verdicts(directory.database)))
     stuck = hung.at_the_end(verdicts, _ended(found.state, run, members.values(), deaths))
     if stuck is None and found.state in ("running", "killed"):
         stuck = hung.at_exit(verdicts)
@@ -120,7 +118,7 @@ def of(directory: RunDir) -> Report:
         ended_at_ns=run.ended_at_ns,
         state=found.state,
         exit_code=found.exit_code,
-        cause=hide.line(cause),
+        cause=cause,
         kind=None if kind is None else EndKind(kind.name, kind.title, kind.advice),
         evidence="" if death is None else death.evidence,
         first=next((each for each in ranks if each.rank == first), None),
@@ -129,7 +127,7 @@ def of(directory: RunDir) -> Report:
         traceback=(trace := "\n".join(clean(hide.line(line)) for line in text.splitlines())),
         stack=traces.folded(trace.splitlines()),
         traceback_rank=of_rank,
-        events=tuple(structs.replace(each, text=hide.line(each.text)) for each in newest),
+        events=tuple(map(hide.shown, newest)),
         verdicts=tuple(verdicts[-_VERDICTS:]),
         versions=_versions(beats, hellos),
         launched_as=clean_line(hide.line(launching(run)), 2000),

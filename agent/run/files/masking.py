@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -17,8 +17,12 @@ from ddptop.agent.run.records import Run
 from ddptop.agent.text import MASK, is_secret, masked_words
 
 _FILE: Final = "secrets.json"
+_WORDS: Final = frozenset({"run", "run_id", "state", "kind", "level"})
+"""Fields by whose values programs tell things apart."""
 _SHORTEST_SECRET: Final = 6
 """Characters from which on a hidden value is looked for in texts: a shorter one would be found everywhere."""
+_PARTS: Final = (str, tuple, msgspec.Struct)
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -108,6 +112,19 @@ class Mask:
             case list() | tuple():
                 return [self.texts(each) for each in value]
         return value
+
+    def shown(self, value: _Struct) -> _Struct:
+        """Return a struct of the wire without them, and without them in the structs in it."""
+        if not self._hidden:
+            return value
+        known = {name: getattr(value, name) for name in value.__struct_fields__ if name not in _WORDS}
+        changed = {name: self._part(each) for name, each in known.items() if isinstance(each, _PARTS)}
+        return msgspec.structs.replace(value, **changed)
+
+    def _part(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._part(each) if isinstance(each, _PARTS) else each for each in value)
+        return self.line(value) if isinstance(value, str) else self.shown(value)
 
     def content(self, content: bytes) -> bytes:
         """Return bytes with as many asterisks in their place, so that a message stays one."""

@@ -17,6 +17,7 @@ from support.values.watches import watched
 
 from ddptop.agent import wire
 from ddptop.agent.client import look, watch
+from ddptop.agent.client import runs as client_runs
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.watch import Watch
 from ddptop.agent.record import recording
@@ -24,6 +25,7 @@ from ddptop.agent.record.history.stored import Writer
 from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import Ended, Member, Run, RunDir
+from ddptop.agent.text import MASK
 from ddptop.agent.wire.frames import EventLine, RankFrame, RunFrame
 from ddptop.agent.wire.vocabulary.refusals import Refused
 
@@ -191,3 +193,29 @@ def test_the_whole_course_of_an_ended_run_is_asked_of_its_file() -> None:
         assert np.all((read.low <= read.steps) & (read.high >= read.low))
         assert by_step.span(1) == (1, 600)
         assert link.history.steps.numbers((0, 1))[-1] == 600
+
+
+def test_nothing_that_is_shown_has_a_secret_of_the_run() -> None:
+    """Neither a frame nor an event, a verdict or the report, wherever it stands in them."""
+    secret = "s3cr3t-value"
+    directory = run_of(
+        "over", "failed", ended_at_ns=9 * 10**9, cause=f"rank 1: ValueError: {secret}", cause_rank=1,
+        environment={"API_KEY": secret},
+    )  # fmt: skip
+    hang = wire.Hang("not_entered", (1,), f"train.py:31 {secret}", waiting=f"all_reduce {secret}")
+    verdict = wire.Verdict(1, "hang", f"rank 1 waits for {secret}", 8 * 10**9, rank=1, hang=hang, cause=secret)
+    event = wire.Event(8 * 10**9, f"it says {secret}")
+    frames_of(directory, "failed", 8.5, rank(1, "failed", 7, ended=f"exit code 1: {secret}", health=secret))
+    frame = RunFrame(run="over", at=8.5, state="failed", program="toy.py", world=2, verdicts=(verdict,), note=secret)
+    line = EventLine(8.0, event.text, None, "info")
+    record_frames(directory, replace(frame, events=(line,), run_id="over"), [rank(1, "failed", 7, ended=secret)])
+    with closing(recording.open_file(directory.database)) as connection, connection:
+        connection.execute(recording.INSERT_EVENT, (event.at_ns, wire.encode(event)))
+        row = verdict.number, verdict.since_at_ns, None, wire.encode(verdict)
+        connection.execute("INSERT INTO verdicts VALUES(?, ?, ?, ?)", row)
+    run = client_runs.Run(directory)
+    shown = seen(directory), run.happened(), run.report()
+    assert secret not in repr(shown)
+    assert f"rank 1 waits for {MASK}" in repr(shown[1])
+    assert f"all_reduce {MASK}" in repr(shown[2])
+    assert (shown[0].state, shown[0].cause) == ("failed", f"rank 1: ValueError: {MASK}")
