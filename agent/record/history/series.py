@@ -17,6 +17,12 @@ Whole = npt.NDArray[np.int64]
 Cells = npt.NDArray[np.float32]
 
 
+def doubles(cells: Cells) -> Floats:
+    """Return cells as numbers of 64 bits; those of a damaged file may be a NaN of any kind."""
+    with np.errstate(invalid="ignore"):
+        return cells.astype(np.float64)
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """One number over steps; one row a bucket. NaN: not known, infinite: not finite."""
@@ -89,7 +95,7 @@ class Buckets:
         order = np.lexsort((wide, self.ranks))
         ranks, wide = self.ranks[order], wide[order]
         first = np.flatnonzero(np.append(True, (np.diff(ranks) != 0) | (np.diff(wide) != 0)))
-        mean, low, high, count = self.cells[:, :, order].astype(np.float64).swapaxes(0, 1)
+        mean, low, high, count = doubles(self.cells[:, :, order]).swapaxes(0, 1)
         known = np.add.reduceat(count, first, axis=1)
         # 0 / 0: nothing is known of it.
         with np.errstate(invalid="ignore", over="ignore"):

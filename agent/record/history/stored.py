@@ -19,7 +19,7 @@ import numpy as np
 
 from ddptop.agent.record.history.packing import INDEX, packed, unpacked_cells
 from ddptop.agent.record.history.rows import FORM, Progress, Rows
-from ddptop.agent.record.history.series import Buckets, Floats, Series, Whole, together
+from ddptop.agent.record.history.series import Buckets, Floats, Series, Whole, doubles, together
 from ddptop.agent.record.history.whole import WholeSteps
 from ddptop.agent.wire.incoming import clean_name
 from ddptop.agent.wire.steps.numbers import CUSTOM, MOST_NAMES, RECORDED, columns_for
@@ -123,7 +123,7 @@ class Stored:
         """Return whose each bucket is, and a number over the steps: of the buckets that end between two steps."""
         _, found = self._read("step", metric, first, last)
         found = found.part(found.keys <= last)
-        mean, low, high, count = found.cells[0].astype(np.float64)
+        mean, low, high, count = doubles(found.cells[0])
         return found.ranks, Series(found.keys.astype(np.float64), found.at, mean, low, high, count)
 
     def by_time(self, metric: str, begin: int, end: int, width: int, ranks: Sequence[int]) -> Floats:
@@ -141,7 +141,7 @@ class Stored:
         row_of = np.full(self.world, -1)
         row_of[list(ranks)] = np.arange(len(ranks))
         rows = row_of[found.ranks]
-        mean, _, _, count = found.cells[0].astype(np.float64)
+        mean, _, _, count = doubles(found.cells[0])
         inside = (rows >= 0) & (count > 0)
         rows, mean, count, keys, bits = (each[inside] for each in (rows, mean, count, found.keys, bits))
         last = np.minimum((keys - 1) // width, end - 1)
