@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ddptop.agent.run.base import BASE_VARIABLE
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 MODULE: Final = "ddptop.agent.observer.observer"
 _AGAIN_S: Final = 3.0
 """Seconds between two attempts of any processes: the last observer may still be starting."""
-DETACHER: Final = os.path.join(os.path.dirname(os.path.abspath(starter.__file__)), "detacher.py")
+_DETACHER: Final = os.path.join(os.path.dirname(os.path.abspath(starter.__file__)), "detacher.py")
 """The script that starts a module as no child of the caller."""
 _INTERPRETERS: Final = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "TMPDIR", "TZ")
 """The variables that a Python may need to start and to find its libraries; no others are passed on."""
@@ -61,21 +63,32 @@ def start(directory: RunDir) -> subprocess.Popen[bytes]:
     Raises:
         OSError: it cannot be started.
     """
-    # Here, because each look at a run imports this module, and few start an observer.
-    import subprocess
-
     path = directory.path.absolute()
     environment = {name: os.environ[name] for name in _INTERPRETERS if name in os.environ}
     if folders := _import_path(os.environ.get("PYTHONPATH", "")):
         environment["PYTHONPATH"] = folders
-    with open(marks.append(directory.observer_log), "ab") as log:
+    return begin(MODULE, path, directory.observer_log, {**environment, BASE_VARIABLE: str(path.parent)}, path)
+
+
+def begin(
+    module: str, path: Path, log: Path, environment: Mapping[str, str], cwd: Path | str
+) -> subprocess.Popen[bytes]:
+    """Start a module for the run in a folder, as `start` does for the observer; its output goes into a log of the run.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    # Here, because each look at a run imports this module, and few start an observer.
+    import subprocess
+
+    with open(marks.append(log), "ab") as written:
         return subprocess.Popen(
-            [sys.executable, "-S", DETACHER, MODULE, str(path)],
-            cwd=path,
-            env={**environment, BASE_VARIABLE: str(path.parent)},
+            [sys.executable, "-S", _DETACHER, module, str(path)],
+            cwd=cwd,
+            env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=written,
+            stderr=written,
             start_new_session=True,
         )
 

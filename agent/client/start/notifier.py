@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,21 +15,14 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.client.runs import Run, RunDirError
-from ddptop.agent.launcher.detached import DETACHER
-from ddptop.agent.run.files import decoding, marks, private
+from ddptop.agent.launcher import detached
+from ddptop.agent.run.files import marks, private
 
 MODULE: Final = "ddptop.agent.onlookers.notify.notifier"
 _FILE: Final = "notify.json"
-_START_S: Final = 20.0
-"""Seconds that it may take to begin, on a busy machine."""
-_END_S: Final = 20.0
-"""Seconds that it may take after the end of the run, where nothing of ddptop is to be left after that."""
-
-
-class _Targets(msgspec.Struct, frozen=True):
-    """What the file holds."""
-
-    to: tuple[str, ...] = ()
+_PATIENCE_S: Final = 20.0
+"""Seconds that it may take to begin, on a busy machine; and after the end of the run, where nothing of ddptop is to be
+left after that."""
 
 
 def log(run: Run) -> Path:
@@ -42,7 +33,7 @@ def log(run: Run) -> Path:
 def targets(run: Run) -> tuple[str, ...]:
     """Return the addresses that were given for this run."""
     try:
-        return decoding.of(_Targets).decode(private.read(run.directory.path / _FILE)).to
+        return msgspec.json.decode(private.read(run.directory.path / _FILE), type=tuple[str, ...])
     except (OSError, msgspec.MsgspecError, ValueError):
         return ()
 
@@ -54,9 +45,7 @@ def set_targets(run: Run, urls: Iterable[str]) -> None:
         RunDirError: they cannot be written down.
     """
     try:
-        private.replace(
-            marks.owned(run.directory.path / _FILE), msgspec.json.encode(_Targets(tuple(dict.fromkeys(urls))))
-        )
+        private.replace(marks.owned(run.directory.path / _FILE), msgspec.json.encode(list(dict.fromkeys(urls))))
     except OSError as problem:
         raise RunDirError(f"run {run.name}: {_FILE}: {problem.strerror}") from None
 
@@ -79,16 +68,11 @@ def lock(run: Run) -> int | None:
 def is_live(run: Run) -> bool:
     """Say whether a notifier of the run lives."""
     try:
-        descriptor = os.open(log(run), os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        # Shared, so that of two who ask at once neither takes the other for the notifier.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
+        with private.open_plain(log(run)) as file:
+            # Shared, so that of two who ask at once neither takes the other for the notifier.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as problem:
+        return isinstance(problem, BlockingIOError)
     return False
 
 
@@ -107,39 +91,18 @@ def start(run: Run, urls: Iterable[str] = ()) -> None:
     # Another one could take the place of one that has just told of the end, and tell of it once more.
     if is_live(run):
         return
-    environment = dict(os.environ)
-    if given := environment.get("PYTHONPATH"):
-        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))
-    path = run.directory.path.absolute()
+    # It stands in no folder that could be removed, where a relative path would mean another place.
+    folders = [os.path.abspath(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    environment = os.environ | ({"PYTHONPATH": os.pathsep.join(folders)} if folders else {})
     try:
-        with open(marks.append(log(run)), "ab") as written:
-            # It ends within moments, and leaves the notifier to nobody.
-            subprocess.run(
-                [sys.executable, "-S", DETACHER, MODULE, str(path)],
-                cwd="/",
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=written,
-                stderr=written,
-                start_new_session=True,
-                check=False,
-            )
+        detached.begin(MODULE, run.directory.path.absolute(), log(run), environment, "/").wait()
     except OSError as problem:
         raise RunDirError(f"run {run.name}: its notifier could not be started: {problem.strerror}") from problem
 
 
-def await_end(run: Run) -> None:
-    """Wait for some time until the notifier of a run has sent its last messages."""
-    give_up = time.monotonic() + _END_S
-    while is_live(run) and time.monotonic() < give_up:
-        time.sleep(0.1)
-
-
-def await_start(run: Run) -> bool:
-    """Wait until the notifier of a run lives; return False where it does not come."""
-    give_up = time.monotonic() + _START_S
-    while not is_live(run):
-        if time.monotonic() > give_up:
-            return False
+def await_change(run: Run, *, to_live: bool) -> bool:
+    """Wait for some time until the notifier of a run lives, or has sent its last messages; return whether it does."""
+    give_up = time.monotonic() + _PATIENCE_S
+    while is_live(run) != to_live and time.monotonic() < give_up:
         time.sleep(0.05)
-    return True
+    return is_live(run)

@@ -6,9 +6,12 @@ A sample that is not known is not there. Imports prometheus_client.
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -16,6 +19,8 @@ from ddptop.agent.client.frame import Frame
 from ddptop.agent.wire import RankFrame
 from ddptop.agent.wire.frames import ENDED
 
+LEAST_S: Final = 1.0
+"""Seconds between two looks at least, however many ask."""
 FAILED: Final = frozenset({"failed", "killed", "lost"})
 _STANDS: Final = frozenset({"pausing", "paused", "held", "frozen", "killing", "ending"})
 """States in which nobody expects a step."""
@@ -65,47 +70,61 @@ OF_RANK: Final[Sequence[tuple[str, str, Callable[[RankFrame], float | None]]]] =
 def families(frames: Iterable[Frame]) -> Iterator[Metric]:
     """Yield what is known of some runs."""
     shown = list(frames)
-    runs = GaugeMetricFamily("ddptop_runs", "runs that go on", value=sum(frame.state not in ENDED for frame in shown))
-    yield runs
+    yield _family("runs", "runs that go on", (), [((), sum(frame.state not in ENDED for frame in shown))])
     for name, meaning, value in OF_RUN:
-        family = GaugeMetricFamily(f"ddptop_{name}", meaning, labels=("run",))
-        for frame in shown:
-            if (found := value(frame)) is not None:
-                family.add_metric((frame.run,), found)
-        yield family
+        yield _family(name, meaning, ("run",), (((frame.run,), value(frame)) for frame in shown))
     for name, meaning, of_rank in OF_RANK:
-        family = GaugeMetricFamily(f"ddptop_{name}", meaning, labels=("run", "rank", "host"))
-        for frame in shown:
-            for rank in frame.ranks:
-                if (found := of_rank(rank)) is not None:
-                    family.add_metric((frame.run, str(rank.rank), rank.host or ""), found)
-        yield family
-    verdicts = GaugeMetricFamily(
-        "ddptop_verdict", "since when something is wrong, in seconds since the epoch, and who is to blame",
-        labels=("run", "kind", "rank", "host"),
-    )  # fmt: skip
+        ranks = ((frame, rank) for frame in shown for rank in frame.ranks)
+        found = (((frame.run, str(rank.rank), rank.host or ""), of_rank(rank)) for frame, rank in ranks)
+        yield _family(name, meaning, ("run", "rank", "host"), found)
+    # Two of a kind may have the same labels: the older one stands for both.
+    standing: dict[tuple[str, ...], float] = {}
     for frame in shown:
-        # Two of a kind may have the same labels: the older one stands for both.
-        standing: dict[tuple[str, str, str, str], float] = {}
         for verdict in frame.verdicts if frame.state not in ENDED else ():
             labels = frame.run, verdict.kind, "" if verdict.rank is None else str(verdict.rank), verdict.host
             standing[labels] = min(verdict.since_at_ns / 1e9, standing.get(labels, math.inf))
-        for labels, since in standing.items():
-            verdicts.add_metric(labels, since)
-    yield verdicts
+    meaning = "since when something is wrong, in seconds since the epoch, and who is to blame"
+    yield _family("verdict", meaning, ("run", "kind", "rank", "host"), standing.items())
+
+
+def _family(
+    name: str, meaning: str, labels: Sequence[str], found: Iterable[tuple[Sequence[str], float | None]]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"ddptop_{name}", meaning, labels=labels)
+    for values, value in found:
+        if value is not None:
+            family.add_metric(values, value)
+    return family
 
 
 class Samples(Collector):
-    """What is known of some runs at each moment at which somebody asks."""
+    """What is known of some runs at each moment at which somebody asks; those who ask in the same second share a look.
 
-    def __init__(self, look: Callable[[], Sequence[Frame]]) -> None:
+    Between two looks nobody is connected to an observer.
+    """
+
+    def __init__(self, look: Callable[[], Sequence[Frame]], clock: Callable[[], float] = time.monotonic) -> None:
         """Look at no run yet."""
-        self._look = look
+        self._look, self._clock = look, clock
+        self._lock = threading.Lock()
+        self._found: Sequence[Frame] = ()
+        self._due = clock()
 
     def describe(self) -> Iterable[Metric]:
         """Return the names, without a look at any run."""
         return families(())
 
     def collect(self) -> Iterable[Metric]:
-        """Look, and return all samples."""
-        return families(self._look())
+        """Return the samples of now."""
+        with self._lock:
+            if self._clock() >= self._due:
+                self._found = self._look()
+                self._due = self._clock() + LEAST_S
+            return families(self._found)
+
+
+def registry(look: Callable[[], Sequence[Frame]]) -> CollectorRegistry:
+    """Return what Prometheus is given of the runs that are looked at."""
+    found = CollectorRegistry(auto_describe=False)
+    found.register(Samples(look))
+    return found

@@ -1,36 +1,28 @@
-"""Where Prometheus gets the samples: over HTTP whenever it asks, or from a file that the node exporter reads.
-
-Between two looks nobody is connected to an observer.
-"""
+"""Where Prometheus gets the samples: over HTTP whenever it asks, or from a file that the node exporter reads."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import hmac
+import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Final
 
-from prometheus_client import CollectorRegistry, write_to_textfile
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import MetricsHandler, write_to_textfile
 
 from ddptop.agent.client import look, runs
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.runs import Run, RunDirError
-from ddptop.agent.onlookers.export.samples import Samples
+from ddptop.agent.onlookers.export.samples import registry
 
 ENDED_S: Final = 600.0
 """Seconds for which a run is shown after its end, so that a rule can see how it ended."""
-LEAST_S: Final = 1.0
-"""Seconds between two looks at least, however many ask."""
 _HEADERS_S: Final = 10.0
 """Seconds that somebody who asks may take to do so."""
-_MOST: Final = 64
-"""Ended runs that are looked at."""
 
 
 def frames(named: Sequence[Run], who: str) -> list[Frame]:
@@ -43,25 +35,6 @@ def _is_shown(run: Run) -> bool:
         ended = run.ended()
         return ended is None or time.time() - (ended.ended_at_ns or 0) / 1e9 < ENDED_S
     return False
-
-
-class Looks:
-    """Looks at some runs; those who ask in the same second share one."""
-
-    def __init__(self, look_at: Callable[[], Sequence[Frame]], clock: Callable[[], float] = time.monotonic) -> None:
-        self._look_at = look_at
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._found: Sequence[Frame] = ()
-        self._due = clock()
-
-    def __call__(self) -> Sequence[Frame]:
-        """Return the frames of now."""
-        with self._lock:
-            if self._clock() >= self._due:
-                self._found = self._look_at()
-                self._due = self._clock() + LEAST_S
-            return self._found
 
 
 class Server(ThreadingHTTPServer):
@@ -80,11 +53,14 @@ class Server(ThreadingHTTPServer):
         Raises:
             OSError: nobody can listen there.
         """
-        self.address_family = _family(address)
+        try:
+            self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
+        except UnicodeError:
+            # A name that cannot be asked for, such as one with an empty part.
+            raise OSError(errno.EINVAL, "no name of a host") from None
         super().__init__(address, _Answer)
         self.token = token
-        self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(Samples(Looks(look_at)))
+        self.registry = registry(look_at)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Print nothing of somebody who is gone before the answer is: that is no fault here."""
@@ -92,43 +68,24 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
-def _family(address: tuple[str, int]) -> int:
-    import socket
-
-    try:
-        return socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
-    except UnicodeError:
-        # A name that cannot be asked for, such as one with an empty part.
-        raise OSError(errno.EINVAL, "no name of a host") from None
-
-
-class _Answer(BaseHTTPRequestHandler):
+class _Answer(MetricsHandler):
     server: Server
     server_version = "ddptop"
     sys_version = ""
     timeout = _HEADERS_S
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - its name in the base
         given = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         if self.server.token and not hmac.compare_digest(given.encode(), self.server.token.encode()):
             self.send_response(401)
             self.send_header("WWW-Authenticate", "Bearer")
             self.send_header("Content-Length", "0")
             self.end_headers()
-            return
-        if self.path.partition("?")[0] != "/metrics":
+        elif self.path.partition("?")[0] != "/metrics":
             self.send_error(404, "only /metrics is here")
-            return
-        encode, kind = choose_encoder(self.headers.get("Accept") or "")
-        content = encode(self.server.registry)
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing: it is asked every few seconds."""
+        else:
+            self.registry = self.server.registry
+            super().do_GET()
 
 
 def write(file: str, look_at: Callable[[], Sequence[Frame]]) -> None:
@@ -137,6 +94,4 @@ def write(file: str, look_at: Callable[[], Sequence[Frame]]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Samples(look_at))
-    write_to_textfile(file, registry)
+    write_to_textfile(file, registry(look_at))

@@ -5,11 +5,12 @@ They are written while the record is read: a record of any size takes the memory
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import os
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -43,12 +44,7 @@ class Column(NamedTuple):
 
 def _ms(field: str) -> Callable[[Any], float | None]:
     read = attrgetter(field)
-
-    def value(told: Any) -> float | None:
-        found = read(told)
-        return None if found is None else found / 1e6
-
-    return value
+    return lambda told: None if (found := read(told)) is None else found / 1e6
 
 
 def _metrics(step: Step) -> str | None:
@@ -88,7 +84,7 @@ Row = tuple[Any, ...]
 
 
 class Table(ABC):
-    """A file that is written row by row, and has its name only once it is whole."""
+    """A file that is written row by row."""
 
     suffix = ""
 
@@ -97,7 +93,6 @@ class Table(ABC):
         self.file = folder / f"{name}.{self.suffix}"
         self.rows = 0
         self._waiting: list[Row] = []
-        self._partial = folder / f".{self.file.name}.{os.getpid()}"
         self._open(columns)
 
     @abstractmethod
@@ -105,9 +100,6 @@ class Table(ABC):
 
     @abstractmethod
     def _write(self, rows: Sequence[Row]) -> None: ...
-
-    @abstractmethod
-    def _close(self) -> None: ...
 
     def add(self, row: Row) -> None:
         """Add a row."""
@@ -117,17 +109,9 @@ class Table(ABC):
             self._write(self._waiting)
             self._waiting = []
 
-    def finish(self) -> None:
-        """Write the rest, and give the file its name."""
+    def close(self) -> None:
+        """Write the rest."""
         self._write(self._waiting)
-        self._close()
-        self._partial.replace(self.file)
-
-    def drop(self) -> None:
-        """Leave nothing of a file that is not whole."""
-        with contextlib.suppress(Exception):
-            self._close()
-        self._partial.unlink(missing_ok=True)
 
 
 class CsvTable(Table):
@@ -136,15 +120,17 @@ class CsvTable(Table):
     suffix = "csv"
 
     def _open(self, columns: Sequence[tuple[str, str]]) -> None:
-        self._text = self._partial.open("x", newline="", encoding="utf-8")
+        self._text = self.file.open("x", newline="", encoding="utf-8")
         self._writer = csv.writer(self._text)
         self._writer.writerow([name for name, _ in columns])
 
     def _write(self, rows: Sequence[Row]) -> None:
         self._writer.writerows(rows)
 
-    def _close(self) -> None:
-        self._text.close()
+    def close(self) -> None:
+        """Write the rest."""
+        with self._text:
+            super().close()
 
 
 class ParquetTable(Table):
@@ -157,7 +143,7 @@ class ParquetTable(Table):
         import pyarrow.parquet
 
         self._schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in columns])
-        self._writer = pyarrow.parquet.ParquetWriter(str(self._partial), self._schema, compression="zstd")
+        self._writer = pyarrow.parquet.ParquetWriter(str(self.file), self._schema, compression="zstd")
         self._batches: list[pyarrow.RecordBatch] = []
 
     def _write(self, rows: Sequence[Row]) -> None:
@@ -166,69 +152,52 @@ class ParquetTable(Table):
         columns = zip(zip(*rows, strict=True), self._schema, strict=True) if rows else ()
         if arrays := [pyarrow.array(values, field.type) for values, field in columns]:
             self._batches.append(pyarrow.record_batch(arrays, schema=self._schema))
-        if len(self._batches) >= _BATCHES:
-            self._flush()
+        if len(self._batches) >= _BATCHES or not rows:
+            self._writer.write_table(pyarrow.Table.from_batches(self._batches, self._schema), _BATCHES * TOGETHER)
+            self._batches = []
 
-    def _flush(self) -> None:
-        import pyarrow
-
-        self._writer.write_table(pyarrow.Table.from_batches(self._batches, self._schema), _BATCHES * TOGETHER)
-        self._batches = []
-
-    def _close(self) -> None:
-        self._flush()
-        self._writer.close()
+    def close(self) -> None:
+        """Write the rest."""
+        with self._writer:
+            super().close()
+            self._write(())
 
 
-class Written(NamedTuple):
-    """What has come of an export."""
+def write(run: Run, folder: Path, kind: type[Table]) -> tuple[list[str], list[str]]:
+    """Write the tables of a run into a folder; each has its place there only once both are whole.
 
-    lines: Sequence[str]
-    """What was written, and what is not in it."""
-    problems: Sequence[str]
-    """What of the record could not be read."""
-
-
-def write(run: Run, folder: Path, kind: type[Table]) -> Written:
-    """Write the tables of a run into a folder.
+    Returns:
+        Lines on what was written and what is not in it, and lines on what of the record could not be read.
 
     Raises:
         ExportError: nothing is written.
     """
-    _prepare(folder, [folder / f"{name}.{kind.suffix}" for name in ("steps", "collectives")])
-    tables: list[Table] = []
-    first = last = 0
-    problems: list[str] = []
-    try:
-        try:
-            steps = kind(folder, "steps", (*_KEYS, *((each.name, each.kind) for each in STEPS)))
-            tables.append(steps)
-            of_calls = (*_KEYS, _NUMBER, *((each.name, each.kind) for each in COLLECTIVES))
-            collectives = kind(folder, "collectives", of_calls)
-            tables.append(collectives)
-            first, last = _fill(run, steps, collectives, problems)
-            for table in tables:
-                table.finish()
-        except OSError as problem:
-            raise ExportError(f"{folder}: {problem.strerror or problem}") from problem
-    except BaseException:
-        for table in tables:
-            table.drop()
-        raise
-    lines = [f"{table.file}: {plural(table.rows, 'row')}" for table in tables]
-    if first > 1:
-        lines.append(f"steps before {first:,} are no longer recorded one by one, and are left out")
-    return Written(lines if last else [*lines, "no step is recorded"], problems)
-
-
-def _prepare(folder: Path, files: Iterable[Path]) -> None:
+    columns = {
+        "steps": [*_KEYS, *((each.name, each.kind) for each in STEPS)],
+        "collectives": [*_KEYS, _NUMBER, *((each.name, each.kind) for each in COLLECTIVES)],
+    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise ExportError(f"{folder}: {problem.strerror}; give a folder") from problem
-    for file in files:
-        if os.path.lexists(file):
+    for name in columns:
+        if os.path.lexists(file := folder / f"{name}.{kind.suffix}"):
             raise ExportError(f"{file}: already there; give another folder, or remove it")
+    problems: list[str] = []
+    try:
+        with tempfile.TemporaryDirectory(prefix=".", dir=folder) as hidden:
+            steps, collectives = (kind(Path(hidden), name, each) for name, each in columns.items())
+            with closing(steps), closing(collectives):
+                first, last = _fill(run, steps, collectives, problems)
+            lines = []
+            for table in (steps, collectives):
+                file = table.file.replace(folder / table.file.name)
+                lines.append(f"{file}: {plural(table.rows, 'row')}")
+    except OSError as problem:
+        raise ExportError(f"{folder}: {problem.strerror or problem}") from problem
+    if first > 1:
+        lines.append(f"steps before {first:,} are no longer recorded one by one, and are left out")
+    return (lines if last else [*lines, "no step is recorded"]), problems
 
 
 def _fill(run: Run, steps: Table, collectives: Table, problems: list[str]) -> tuple[int, int]:

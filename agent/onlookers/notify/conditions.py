@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.onlookers.notify.messages import Message
@@ -23,29 +26,14 @@ _MOST_RANKS: Final = 64
 """Ranks that one message names."""
 
 
-class _Condition(NamedTuple):
-    """Something that is wrong in a frame."""
-
-    key: str
-    """The same as long as it is the same thing."""
-    kind: str
-    kind_of: str
-    text: str
-    ranks: tuple[int, ...]
-    where: str
-    line: str
-    since: float
-    least_s: float
-    """Seconds that it has to stand before it is told."""
-
-
+@dataclass
 class _Standing:
-    """A condition over some frames."""
+    """Something that is wrong, over some frames."""
 
-    def __init__(self, condition: _Condition, at: float) -> None:
-        self.condition = condition
-        self.told = False
-        self.seen_at = at
+    message: Message
+    """As of the newest frame that has it."""
+    seen_at: float
+    told: bool = False
 
 
 class Conditions:
@@ -60,9 +48,11 @@ class Conditions:
             host: this machine, as others name it.
         """
         self._kinds = kinds
-        self._slow_s = slow_s
+        self._least_s = {"death": DEATH_S, "slow": slow_s}
+        """By kind, seconds that it has to stand before it is told."""
         self._host = host
         self._standing: dict[str, _Standing] = {}
+        """By the id of the messages, which is the same as long as it is the same thing."""
         self._starts: int | None = None
         """How often the group had been restarted by the last frame."""
         self._cause: tuple[str, int | None] = "", None
@@ -75,56 +65,49 @@ class Conditions:
             return []
         if frame.state in ENDED:
             self._is_over = True
-            return list(self._end(frame, now))
+            return [self._end(frame, now)] if "end" in self._kinds else []
         if frame.unobserved_s is not None:
             # The frame is of before.
             return []
-        found = {each.key: each for each in self._conditions(frame) if each.kind in self._kinds}
+        found = {each.id: each for each in self._found(frame, now) if each.kind in self._kinds}
         messages = list(self._restarts(frame, now))
-        for key, condition in found.items():
-            standing = self._standing.setdefault(key, _Standing(condition, now))
-            standing.condition, standing.seen_at = condition, now
-            if not standing.told and now - condition.since >= condition.least_s:
+        for key, message in found.items():
+            standing = self._standing.setdefault(key, _Standing(message, now))
+            standing.message, standing.seen_at = message, now
+            if not standing.told and now - (message.since or now) >= self._least_s.get(message.kind, 0.0):
                 standing.told = True
-                messages.append(self._message(frame, condition, now))
+                messages.append(message)
         for key, standing in list(self._standing.items()):
             if key not in found and (not standing.told or now - standing.seen_at >= REST_S):
                 del self._standing[key]
                 if standing.told:
-                    messages.append(self._message(frame, standing.condition, now, resolved=True))
+                    messages.append(
+                        replace(standing.message, resolved=True, at=now, state=frame.state, step=frame.step)
+                    )
         return messages
 
-    def _conditions(self, frame: Frame) -> Iterator[_Condition]:
+    def _found(self, frame: Frame, now: float) -> Iterator[Message]:
+        """Yield what is wrong in a frame."""
         for verdict in frame.verdicts:
             if (kind := _KIND_OF.get(verdict.kind)) is not None:
-                yield self._of_verdict(kind, verdict)
+                yield self._of_verdict(frame, kind, verdict, now)
         if frame.cause and not any(each.is_the_cause(frame.cause) for each in frame.verdicts):
-            ranks = () if frame.cause_rank is None else (frame.cause_rank,)
-            since = self._seen_since("death", frame.at)
-            where = frame.hosts.name_of(frame.cause_rank)
-            yield _Condition("death", "death", "failed", frame.cause, ranks, where, "", since, DEATH_S)
+            yield self._death(frame, "death", "failed", frame.cause, frame.cause_rank, now)
         for host in frame.on_hosts:
             if host.is_unheard:
-                key = f"host {host.host}"
-                since = self._seen_since(key, frame.at) if host.heard_at is None else host.heard_at
-                yield _Condition(
-                    key, "death", "host", host.told, host.ranks[:_MOST_RANKS], host.host, "", since, DEATH_S
-                )
+                yield self._message(
+                    frame, f"host {host.host}", now, kind="death", kind_of="host", text=host.told, ranks=host.ranks,
+                    where=host.host, since=host.heard_at,
+                )  # fmt: skip
 
-    def _seen_since(self, key: str, at: float) -> float:
-        known = self._standing.get(key)
-        return at if known is None else known.condition.since
-
-    def _of_verdict(self, kind: str, verdict: Verdict) -> _Condition:
-        known = VERDICT_KINDS.get(verdict.kind)
+    def _of_verdict(self, frame: Frame, kind: str, verdict: Verdict, now: float) -> Message:
+        known, hang = VERDICT_KINDS.get(verdict.kind), verdict.hang
         whose = "" if known is not None and known.is_of_group else f" {verdict.rank} {verdict.host}"
-        hang = verdict.hang
         ranks = () if verdict.rank is None else (verdict.rank,)
-        return _Condition(
-            f"{verdict.kind}{whose}", kind, verdict.kind if hang is None else hang.kind, verdict.ageless,
-            ranks if hang is None else hang.ranks[:_MOST_RANKS], verdict.host,
-            verdict.line if hang is None else hang.where, verdict.since_at_ns / 1e9,
-            self._slow_s if kind == "slow" else 0.0,
+        return self._message(
+            frame, f"{verdict.kind}{whose}", now, kind=kind, kind_of=verdict.kind if hang is None else hang.kind,
+            text=verdict.ageless, ranks=ranks if hang is None else hang.ranks, where=verdict.host,
+            line=verdict.line if hang is None else hang.where, since=verdict.since_at_ns / 1e9,
         )  # fmt: skip
 
     def _restarts(self, frame: Frame, now: float) -> Iterator[Message]:
@@ -134,36 +117,43 @@ class Conditions:
             cause, rank = self._cause
             of = f", at most {frame.max_restarts} times" if frame.max_restarts else ""
             text = f"{cause or 'the group has failed'}; restarted as a whole, the {_nth(frame.generation)} time{of}"
-            ranks = () if rank is None else (rank,)
-            standing = self._standing.pop("death", None)
-            since = frame.at if standing is None else standing.condition.since
-            resolved = standing is not None and standing.told
-            key = "death" if resolved else f"restart {frame.generation}"
-            condition = _Condition(key, "death", "restarted", text, ranks, frame.hosts.name_of(rank), "", since, 0.0)
-            yield self._message(frame, condition, now, resolved=resolved)
+            told = self._death(frame, "death", "restarted", text, rank, now)
+            standing = self._standing.pop(told.id, None)
+            if standing is not None and standing.told:
+                yield replace(told, resolved=True)
+            else:
+                yield replace(told, id=self._id(frame, f"restart {frame.generation}"))
         if frame.cause:
             self._cause = frame.cause, frame.cause_rank
         elif before != frame.generation:
             self._cause = "", None
 
-    def _end(self, frame: Frame, now: float) -> Iterator[Message]:
-        if "end" in self._kinds:
-            ranks = () if frame.cause_rank is None else (frame.cause_rank,)
-            steps = "" if frame.step is None else f" after step {frame.step:,}"
-            text = frame.cause or f"{frame.state}{steps}"
-            since = frame.ended_at or now
-            where = frame.hosts.name_of(frame.cause_rank)
-            yield self._message(
-                frame, _Condition("end", "end", frame.state, text, ranks, where, "", since, 0.0), now
-            )  # fmt: skip
+    def _end(self, frame: Frame, now: float) -> Message:
+        steps = "" if frame.step is None else f" after step {frame.step:,}"
+        text = frame.cause or f"{frame.state}{steps}"
+        told = self._death(frame, "end", frame.state, text, frame.cause_rank, now)
+        return replace(told, kind="end", since=frame.ended_at or now)
 
-    def _message(self, frame: Frame, condition: _Condition, now: float, *, resolved: bool = False) -> Message:
+    def _death(self, frame: Frame, key: str, kind_of: str, text: str, rank: int | None, now: float) -> Message:
+        ranks, where = () if rank is None else (rank,), frame.hosts.name_of(rank)
+        return self._message(frame, key, now, kind="death", kind_of=kind_of, text=text, ranks=ranks, where=where)
+
+    def _message(
+        self, frame: Frame, key: str, now: float, *, ranks: tuple[int, ...], since: float | None = None, **known: Any
+    ) -> Message:
+        """Return a message on this frame; without a `since` it is since it was seen first."""
+        id_ = self._id(frame, key)
+        if since is None:
+            before = self._standing.get(id_)
+            since = frame.at if before is None else before.message.since
         return Message(
-            run=frame.run, program=frame.program, host=self._host, kind=condition.kind, kind_of=condition.kind_of,
-            text=condition.text, resolved=resolved, id=f"{frame.run_id or frame.run}/{condition.key}",
-            ranks=condition.ranks, where=condition.where, line=condition.line, since=condition.since, at=now,
-            state=frame.state, step=frame.step, attach=f"ddptop attach {self._host}:{frame.run}",
+            run=frame.run, program=frame.program, host=self._host, id=id_, ranks=ranks[:_MOST_RANKS], since=since,
+            at=now, state=frame.state, step=frame.step, attach=f"ddptop attach {self._host}:{frame.run}", **known,
         )  # fmt: skip
+
+    @staticmethod
+    def _id(frame: Frame, key: str) -> str:
+        return f"{frame.run_id or frame.run}/{key}"
 
 
 def _nth(number: int) -> str:

@@ -1,7 +1,4 @@
-"""The messages for one target, in order, until they are delivered, are too old, or too many wait.
-
-`turn` makes one attempt where one is due, by a clock that is given; `Courier` is the thread that calls it.
-"""
+"""The messages for one target, in order, until they are delivered, are too old, or too many wait."""
 
 from __future__ import annotations
 
@@ -26,10 +23,17 @@ OLDEST_S: Final = 6 * 3600.0
 
 
 class Delivery:
-    """The messages for one target."""
+    """The messages for one target. A thread of its own delivers them: another target, which hangs, holds nothing up."""
 
     def __init__(self, target: Target, say: Callable[[str], None]) -> None:
-        """Have nothing to deliver; `say` takes a line where a target begins to fail, and where it is back."""
+        """Have nothing to deliver, and no thread yet.
+
+        Args:
+            target: where to.
+            say: takes a line where the target begins to fail, and where it is back.
+        """
+        self.shown = target.shown
+        """The target without secrets."""
         self._target = target
         self._say = say
         self._waiting: deque[tuple[float, Message]] = deque()
@@ -38,11 +42,8 @@ class Delivery:
         self._failures = 0
         self._due = 0.0
         self._lock = threading.Lock()
-
-    @property
-    def shown(self) -> str:
-        """The target without secrets."""
-        return self._target.shown
+        self._news = threading.Event()
+        self._stopped = threading.Event()
 
     @property
     def is_empty(self) -> bool:
@@ -56,6 +57,7 @@ class Delivery:
                 self._waiting.popleft()
                 self._lost += 1
             self._waiting.append((now, message))
+        self._news.set()
 
     def turn(self, now: float) -> float | None:
         """Make an attempt where one is due; return the seconds until the next, None where nothing waits."""
@@ -87,21 +89,9 @@ class Delivery:
         self._failures, self._due = 0, 0.0
         return 0.0 if self._waiting else None
 
-
-class Courier:
-    """The thread that delivers to one target: another one, which hangs, holds nothing up."""
-
-    def __init__(self, delivery: Delivery) -> None:
-        """Begin."""
-        self.delivery = delivery
-        self._news = threading.Event()
-        self._stopped = threading.Event()
+    def start(self) -> None:
+        """Begin to deliver."""
         threading.Thread(target=self._run, name="courier", daemon=True).start()
-
-    def put(self, message: Message) -> None:
-        """Have one more message delivered."""
-        self.delivery.put(message, time.monotonic())
-        self._news.set()
 
     def stop(self) -> None:
         """Deliver nothing of what waits."""
@@ -110,11 +100,11 @@ class Courier:
 
     def _run(self) -> None:
         while True:
-            # Before the look: what comes after it wakes this up.
+            # Before the attempt: what comes after it wakes this up.
             self._news.clear()
             if self._stopped.is_set():
                 return
-            pause_s = self.delivery.turn(time.monotonic())
+            pause_s = self.turn(time.monotonic())
             if pause_s is None:
                 self._news.wait()
             elif pause_s:

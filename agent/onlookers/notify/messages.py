@@ -61,12 +61,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename={"kind_of": "cla
     def title(self) -> str:
         """One line on what has happened, as the subject of a mail."""
         if self.kind == "end" and self.state:
-            return (
-                f"{self.run} has {self.state}" if self.state in ("finished", "failed") else f"{self.run}: {self.state}"
-            )
-        return (
-            f"{self.run}: no longer so: {_TITLES[self.kind]}" if self.resolved else f"{self.run} {_TITLES[self.kind]}"
-        )
+            return f"{self.run}{' has' if self.state in ('finished', 'failed') else ':'} {self.state}"
+        return f"{self.run}{': no longer so:' if self.resolved else ''} {_TITLES[self.kind]}"
 
     @property
     def body(self) -> str:

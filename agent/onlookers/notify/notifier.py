@@ -28,7 +28,7 @@ from ddptop.agent.client.runs import Run, RunDirError
 from ddptop.agent.client.start import notifier as start
 from ddptop.agent.client.watch import Watch
 from ddptop.agent.onlookers.notify.conditions import Conditions, speaks
-from ddptop.agent.onlookers.notify.delivery import Courier, Delivery
+from ddptop.agent.onlookers.notify.delivery import Delivery
 from ddptop.agent.onlookers.notify.messages import Message
 from ddptop.agent.onlookers.notify.targets import TargetError, target
 from ddptop.agent.text import clean_line
@@ -60,32 +60,34 @@ class Notifier:
         """
         self._run = run
         self._run_id = run.record().run_id
-        self._mask = run.mask()
         self._chosen = chosen
         self._say = say
         self._conditions = Conditions(chosen.kinds, chosen.slow_s, host())
-        self._couriers: dict[str, Courier | None] = {}
+        self._deliveries: dict[str, Delivery | None] = {}
         """By address; None where it is none."""
-        self._heart = self._courier(chosen.heartbeat) if chosen.heartbeat else None
+        self._heart = self._delivery(chosen.heartbeat) if chosen.heartbeat else None
         self._beat_due = 0.0
         self._failure = ""
         """Why the last look that failed did."""
 
-    def _courier(self, url: str) -> Courier | None:
+    def _delivery(self, url: str) -> Delivery | None:
         try:
-            return Courier(Delivery(target(url), self._say))
+            found = Delivery(target(url), self._say)
         except TargetError as problem:
             self._say(str(problem))
             return None
+        found.start()
+        return found
 
-    def _know_targets(self) -> list[Courier]:
-        """Return those who deliver to the addresses of now."""
+    def _wanted(self) -> list[Delivery]:
+        """Return the deliveries to the addresses of now; those to others stop."""
         wanted = dict.fromkeys((*self._chosen.to, *start.targets(self._run)))
-        for url, courier in self._couriers.items():
-            if courier is not None and url not in wanted:
-                courier.stop()
-        self._couriers = {url: self._couriers[url] if url in self._couriers else self._courier(url) for url in wanted}
-        return [each for each in self._couriers.values() if each is not None]
+        for url, delivery in self._deliveries.items():
+            if delivery is not None and url not in wanted:
+                delivery.stop()
+        known = self._deliveries
+        self._deliveries = {url: known[url] if url in known else self._delivery(url) for url in wanted}
+        return [each for each in self._deliveries.values() if each is not None]
 
     def turn(self) -> bool:
         """Look, whatever goes wrong with that: at night nobody would start it again; return False at the end."""
@@ -99,8 +101,8 @@ class Notifier:
 
     def look(self) -> bool:
         """Look at the run and send what is to be said; return False once there is nothing more to come."""
-        couriers = self._know_targets()
-        if not couriers and self._heart is None:
+        deliveries = self._wanted()
+        if not deliveries and self._heart is None:
             return False
         try:
             if self._run.record().run_id != self._run_id:
@@ -114,8 +116,8 @@ class Notifier:
         messages = [self._explained(each) for each in self._conditions.look(frame, now)]
         if speaks(frame, self._run.ranks_here()):
             for message in messages:
-                for courier in couriers:
-                    courier.put(message)
+                for delivery in deliveries:
+                    delivery.put(message, time.monotonic())
         is_over = frame.state in ENDED
         if not is_over and frame.unobserved_s is None:
             self._beat(frame, now)
@@ -127,17 +129,16 @@ class Notifier:
             return
         self._beat_due = time.monotonic() + self._chosen.heartbeat_s
         # One that waits says it as well.
-        if self._heart.delivery.is_empty:
+        if self._heart.is_empty:
             steps = "" if frame.step is None else f", step {frame.step:,}"
             message = Message(
                 run=frame.run, program=frame.program, host=host(), kind="heartbeat", text=f"{frame.state}{steps}",
                 id=f"{frame.run_id}/heartbeat", at=now, state=frame.state, step=frame.step,
             )  # fmt: skip
-            self._heart.put(message)
+            self._heart.put(message, time.monotonic())
 
     def _explained(self, message: Message) -> Message:
-        """Return a message without secrets, one on a death with the report's kind of the failure and line of code."""
-        message = replace(message, text=self._mask.line(message.text))
+        """Return a message, one on a death with the report's kind of the failure and line of code."""
         if message.kind not in ("death", "end") or message.kind_of == "host":
             return message
         try:
@@ -152,14 +153,14 @@ class Notifier:
         return replace(message, kind_of=known, line=message.line or where)
 
     def finish(self) -> None:
-        """Wait until all is delivered, for a bounded time."""
+        """Wait until all is delivered, for a bounded time; what is taken back meanwhile is waited for no more."""
         give_up = time.monotonic() + LAST_S
-        couriers = [each for each in self._couriers.values() if each is not None]
-        while time.monotonic() < give_up and not all(each.delivery.is_empty for each in couriers):
+        while waiting := [each for each in self._wanted() if not each.is_empty]:
+            if time.monotonic() > give_up:
+                for each in waiting:
+                    self._say(f"{each.shown}: the last messages could not be delivered")
+                return
             time.sleep(0.1)
-        for each in couriers:
-            if not each.delivery.is_empty:
-                self._say(f"{each.delivery.shown}: the last messages could not be delivered")
 
 
 def trial(run: str = "no-run") -> Message:

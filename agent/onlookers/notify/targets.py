@@ -135,7 +135,7 @@ class _Webhook(Target):
         port = "" if parts.port is None else f":{parts.port}"
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self._url = urlunsplit((parts.scheme, host + port, parts.path or "/", parts.query, ""))
-        if re.search(r"[\x00-\x20\x7f]", self._url) or not self._url.isascii():
+        if not re.fullmatch(r"[!-~]*", self._url):
             raise TargetError(f"{self.shown}: has characters that no URL has; write them as %20")
         self._headers = {"Content-Type": "application/json", "User-Agent": f"ddptop/{VERSION}"}
         if parts.username is not None:
@@ -152,11 +152,11 @@ class _Webhook(Target):
         except urllib.error.HTTPError as answer:
             with answer:
                 raise Undelivered(f"{self.shown}: {self._said(answer)}", _after(answer)) from None
-        except urllib.error.URLError as problem:
-            raise Undelivered(f"{self.shown}: {_hidden(str(problem.reason), *self._secrets)}") from None
         except (OSError, http.client.HTTPException, ValueError) as problem:
-            said = _hidden(str(problem), *self._secrets)
-            raise Undelivered(f"{self.shown}: {type(problem).__name__}: {said}") from None
+            reason = (
+                problem.reason if isinstance(problem, urllib.error.URLError) else f"{type(problem).__name__}: {problem}"
+            )
+            raise Undelivered(f"{self.shown}: {_hidden(str(reason), *self._secrets)}") from None
 
     def _said(self, answer: urllib.error.HTTPError) -> str:
         if 300 <= answer.code < 400:

@@ -215,7 +215,7 @@ def _run(options: argparse.Namespace) -> int:
     code = show_launched(options, run, settings)
     if belongs:
         # A scheduler ends all that is left once this process has ended.
-        notifier.await_end(run)
+        notifier.await_change(run, to_live=False)
     if limits is None or code == 130:
         return code
     from ddptop.tui.cli.verbs import comparing

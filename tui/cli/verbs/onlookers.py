@@ -95,7 +95,7 @@ def _notify(options: argparse.Namespace) -> int:
     if not known:
         return complain("notify: nobody is to be told: give --to URL, or set `to` in [notify] of the settings", 2)
     notifier.start(run, given)
-    if not notifier.await_start(run):
+    if not notifier.await_change(run, to_live=True):
         return complain(f"run {run.name}: its notifier does not start; {notifier.log(run)} may tell why", 1)
     print(f"messages on {run.name} go to {', '.join(target(url).shown for url in known)}, until it is over")
     return 0
@@ -196,8 +196,8 @@ def _tables(options: argparse.Namespace) -> int:
 
         kind = tables.ParquetTable
     run = chosen(options.runs[0] if options.runs else None, last=True)
-    done = tables.write(run, Path(options.parquet or options.csv), kind)
-    for line in done.problems:
+    lines, problems = tables.write(run, Path(options.parquet or options.csv), kind)
+    for line in problems:
         print(f"ddptop: {line}", file=sys.stderr)
-    print(*done.lines, sep="\n")
-    return 1 if done.problems else 0
+    print(*lines, sep="\n")
+    return 1 if problems else 0

@@ -31,6 +31,7 @@ from ddptop.agent import wire
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.runs import Run
 from ddptop.agent.onlookers.export import scrapes
+from ddptop.agent.onlookers.export.samples import Samples
 from ddptop.agent.run import rundir
 
 SLOW = wire.Verdict(1, "slow_rank", "rank 2 is slow", int((NOW - 60) * 1e9), rank=2, host="node-a")
@@ -140,8 +141,9 @@ def test_many_who_ask_share_a_look() -> None:
     """The observer answers once a second, however many ask."""
     moments = iter((0.0, 0.0, 0.0, 0.9, 1.0, 1.0, 1.1))
     looks = iter([[frame()], [frame(step=2)]])
-    look = scrapes.Looks(lambda: next(looks), lambda: next(moments))
-    assert [look()[0].step for _ in range(4)] == [1284, 1284, 2, 2]
+    look = Samples(lambda: next(looks), lambda: next(moments))
+    steps = [{each.name: each for each in look.collect()}["ddptop_run_steps"].samples[0].value for _ in range(4)]
+    assert steps == [1284, 1284, 2, 2]
 
 
 def test_live_runs_and_those_that_ended_just_now_are_shown(own_base: Path) -> None:

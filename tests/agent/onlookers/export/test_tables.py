@@ -78,8 +78,8 @@ def test_every_step_and_collective_is_there(kind: type[Table], read: Any, own_ba
     """With rank and start; what is not known is empty, and what is not finite is not."""
     steps = [step(1), step(2, loss=math.nan, samples=None, metrics={})]
     run = recorded(own_base, [wire.Steps(0, tuple(steps)), wire.Steps(1, (step(1, loss=math.inf),), generation=1)])
-    done = tables.write(run, tmp_path / "new" / "folder", kind)
-    assert not done.problems
+    _, problems = tables.write(run, tmp_path / "new" / "folder", kind)
+    assert not problems
     first, second, third = read(tmp_path / "new" / "folder" / f"steps.{kind.suffix}")
     assert (first["rank"], first["start"], first["step"], first["loss"]) == (0, 0, 1, 1.0)
     assert (first["step_ms"], first["data_ms"], first["forward_ms"], first["backward_ms"]) == (20.0, 1.0, 2.0, None)
@@ -127,8 +127,7 @@ def test_of_a_file_that_is_cut_the_beginning_is_read(own_base: Path, tmp_path: P
     )
     content = (own_base / "r" / "run.db").read_bytes()
     (own_base / "r" / "run.db").write_bytes(content[: len(content) // 2])
-    done = tables.write(run, tmp_path, CsvTable)
-    (problem,) = done.problems
+    _, (problem,) = tables.write(run, tmp_path, CsvTable)
     assert "a part of the record cannot be read" in problem
     found = [row["step"] for row in from_csv(tmp_path / "steps.csv")]
     assert found == sorted(found)

@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from support import servers
 from support.harness import until
 
 from ddptop.agent.onlookers.notify import delivery, targets
-from ddptop.agent.onlookers.notify.delivery import LONGEST_S, MOST, OLDEST_S, Courier, Delivery
+from ddptop.agent.onlookers.notify.delivery import LONGEST_S, MOST, OLDEST_S, Delivery
 from ddptop.agent.onlookers.notify.messages import Message
 from ddptop.agent.onlookers.notify.targets import Target, TargetError, Undelivered, masked, target
 
@@ -94,11 +95,10 @@ def test_a_target_that_hangs_holds_no_other_up() -> None:
     """Each has a thread of its own."""
     with servers.http() as stuck, servers.http() as mood:
         stuck.hangs.set()
-        couriers = [
-            Courier(Delivery(target(f"http://127.0.0.1:{each.port}"), lambda line: None)) for each in (stuck, mood)
-        ]
-        for courier in couriers:
-            courier.put(message())
+        for each in (stuck, mood):
+            sent = Delivery(target(f"http://127.0.0.1:{each.port}"), lambda line: None)
+            sent.start()
+            sent.put(message(), time.monotonic())
         until(lambda: mood.taken and stuck.asked, "the message at the one that answers")
         assert not stuck.taken
 
@@ -243,11 +243,12 @@ def test_a_thread_that_is_stopped_delivers_nothing_more() -> None:
             ids.append(message.id)
             raise Undelivered("no")
 
-    courier = Courier(Delivery(Down("https://x"), lambda line: failed.set()))
+    sent = Delivery(Down("https://x"), lambda line: failed.set())
+    sent.start()
     (thread,) = [each for each in threading.enumerate() if each.name == "courier" and each not in before]
-    courier.put(message())
+    sent.put(message(), time.monotonic())
     assert failed.wait(20)
-    courier.stop()
+    sent.stop()
     thread.join(20)
     assert not thread.is_alive()
     assert ids == ["i/1"]
@@ -264,8 +265,9 @@ def test_the_thread_waits_out_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise Undelivered("no")
 
     monkeypatch.setattr(delivery, "FIRST_S", 0.01)
-    courier = Courier(Delivery(Flaky("https://x"), lambda line: None))
-    courier.put(message(1))
-    courier.put(message(2))
-    until(lambda: courier.delivery.is_empty, "both")
+    sent = Delivery(Flaky("https://x"), lambda line: None)
+    sent.start()
+    for number in (1, 2):
+        sent.put(message(number), time.monotonic())
+    until(lambda: sent.is_empty, "both")
     assert ids == ["i/1", "i/1", "i/1", "i/2"]

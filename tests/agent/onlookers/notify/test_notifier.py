@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from support import servers
@@ -103,6 +104,22 @@ def test_what_waits_for_an_address_that_is_taken_back_is_not_sent(own_base: Path
         until(lambda: [each.is_alive() for each in couriers].count(True) == 1, "the end of one of them")
 
 
+def test_what_is_taken_back_after_the_end_is_tried_no_more(own_base: Path, threads: ThreadPoolExecutor) -> None:
+    """The notifier ends at once, and not when it would give up."""
+    record = rundir.Run("r", "r", "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, state="failed")
+    said: list[str] = []
+    run = Run(rundir.create(record))
+    start.set_targets(run, [f"http://127.0.0.1:{servers.free_port()}/"])
+    notifier = Notifier(run, Notify(), said.append)
+    assert not notifier.look()
+    finished = threads.submit(notifier.finish)
+    until(lambda: said, "the first attempt")
+    assert not finished.done()
+    start.set_targets(run, [])
+    until(finished.done, "the end of the notifier")
+    assert [line for line in said if "tried again" not in line] == []
+
+
 def test_a_message_has_no_secret_of_the_run(own_base: Path, threads: ThreadPoolExecutor) -> None:
     """Neither in the cause nor in what a verdict says: a message leaves the machine."""
     record = rundir.Run(
@@ -184,8 +201,8 @@ def test_a_second_notifier_does_not_wait_for_the_end_of_the_first(
     """It would tell of the end of the run once more; who only asks whether there is one is none."""
     record = rundir.Run("r", "r", "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, state="running")
     run = Run(rundir.create(record))
-    started: list[object] = []
-    monkeypatch.setattr(subprocess, "run", lambda *arguments, **_: started.append(arguments))
+    started = Mock()
+    monkeypatch.setattr(subprocess, "Popen", started)
     assert not start.is_live(run)
     with open(log := start.log(run), "ab"), open(log, "rb") as asks:
         fcntl.flock(asks, fcntl.LOCK_SH)
@@ -194,11 +211,11 @@ def test_a_second_notifier_does_not_wait_for_the_end_of_the_first(
     assert notifier is not None
     assert start.is_live(run)
     start.start(run, ["exec:true"])
-    assert not started
+    assert not started.called
     assert start.targets(run) == ("exec:true",)
     os.close(notifier)
     start.start(run)
-    assert started
+    assert started.called
 
 
 def test_the_task_of_a_scheduler_waits_for_the_last_message(
