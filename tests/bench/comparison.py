@@ -55,10 +55,10 @@ def simulated(run: Measured, steps: int) -> str:
         found, named, within = 0, 0, []
         for _ in range(PAIRS):
             one, other = drawn(run, steps, random), drawn(run, steps, random)
-            outcome, sentence = compared.verdict(one, slowed(other, part))
-            found += outcome == "slower" if part else outcome not in ("slower", "faster")
-            named += f": {PHASE}, all ranks" in sentence
-            within += [float(each) for each in re.findall(r"± ([\d.]+)", sentence)]
+            told = compared.compare(one, slowed(other, part))
+            found += told.outcome == "slower" if part else told.outcome not in ("slower", "faster")
+            named += f": {PHASE}, all ranks" in told.verdict
+            within += [float(each) for each in re.findall(r"± ([\d.]+)", told.verdict)]
         cells.append(f"{found}" + (f" ({named})" if part else "") + f" | {np.median(within):.1f} %")
     wall = np.nanmean(run.values["step"], axis=0)[steady(run).where]
     usual = np.median(wall)

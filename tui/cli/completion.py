@@ -90,8 +90,7 @@ def _runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, s
 def _baselines(prefix: str, **_: Any) -> dict[str, str]:
     from ddptop.agent.client.keeping import kept
 
-    kinds = {kept.KEPT: "a kept run", kept.BASELINES: "a baseline"}
-    return {each.name: meaning for kind, meaning in kinds.items() for each in kept.files(kind)}
+    return {each.name: "a baseline" if each.kind == kept.BASELINE else "a kept run" for each in kept.files()}
 
 
 def _programs(prefix: str, **_: Any) -> dict[str, str]:

@@ -38,46 +38,45 @@ def changed(change: Change | None) -> str:
     return text if change.is_told else f"({text})"
 
 
+def rows(found: Comparison) -> list[tuple[str, str, str, str]]:
+    """Return what is known number by number: its name, that of each run, and the change or a note."""
+    return [
+        (each.label, value(each.first, each.unit), value(each.second, each.unit), changed(each.change) or each.note)
+        for each in found.numbers
+        if each.first is not None or each.second is not None
+    ]
+
+
 def lines(found: Comparison, width: int = 80) -> list[str]:
     """Return the verdict, what differs, and number by number both runs."""
     out = [found.verdict]
     if found.obstacle and found.numbers:
         out.append(f"cannot be compared, and was asked for anyway: {found.obstacle}")
-    room = max(16, (width - 14) // 2)
     if found.differs:
-        out += ["", f"{'differs':<13}{units.shorten(found.first, room):<{room}} {units.shorten(found.second, room)}"]
-        out += [
-            f"{name:<13}{units.shorten(one, room - 1):<{room}} {units.shorten(other, room)}"
-            for name, one, other in found.differs
-        ]
+        room = max(16, (width - 14) // 2)
+        out.append("")
+        for name, one, other in (("differs", found.first, found.second), *found.differs):
+            out.append(f"{name:<13}{units.shorten(one, room - 1):<{room}} {units.shorten(other, room)}")
     if not found.numbers:
         return out if not found.obstacle else [*out, "", "--anyway compares them all the same"]
-    one, other = (units.shorten(name, _VALUE - 1) for name in (found.first, found.second))
-    head = f"{'':<{_LABEL}}{one:>{_VALUE}}{other:>{_VALUE}}  change"
-    out += ["", head]
-    for each in found.numbers:
-        if each.first is not None or each.second is not None:
-            values = f"{value(each.first, each.unit):>{_VALUE}}{value(each.second, each.unit):>{_VALUE}}"
-            out.append(f"{each.label:<{_LABEL}}{values}  {changed(each.change) or each.note}".rstrip())
+    out.append("")
+    head = "", units.shorten(found.first, _VALUE - 1), units.shorten(found.second, _VALUE - 1), "change"
+    for label, one, other, change in (head, *rows(found)):
+        out.append(f"{label:<{_LABEL}}{one:>{_VALUE}}{other:>{_VALUE}}  {change}".rstrip())
     out += ["", f"of {found.steps[0]:,} and {found.steps[1]:,} usual steps; (in brackets) what noise alone may make"]
-    out += [f"left out of {run}: {', '.join(texts)}" for run, texts in found.left_out if texts]
-    return out
+    return out + [f"left out of {run}: {', '.join(texts)}" for run, texts in found.left_out if texts]
 
 
 def markdown(found: Comparison) -> str:
     """Return the same as Markdown."""
+    first, second = _plain(found.first), _plain(found.second)
     out = [f"### {found.first} → {found.second}", "", f"**{_plain(found.verdict)}**"]
     if found.differs:
-        out += ["", f"| differs | {_plain(found.first)} | {_plain(found.second)} |", "|---|---|---|"]
+        out += ["", f"| differs | {first} | {second} |", "|---|---|---|"]
         out += [f"| {name} | {_plain(one)} | {_plain(other)} |" for name, one, other in found.differs]
     if found.numbers:
-        out += ["", f"| | {_plain(found.first)} | {_plain(found.second)} | change |", "|---|--:|--:|--:|"]
-        out += [
-            f"| {each.label} | {value(each.first, each.unit)} | {value(each.second, each.unit)} "
-            f"| {changed(each.change) or each.note} |"
-            for each in found.numbers
-            if each.first is not None or each.second is not None
-        ]
+        out += ["", f"| | {first} | {second} | change |", "|---|--:|--:|--:|"]
+        out += [f"| {' | '.join(row)} |" for row in rows(found)]
         out += ["", *(f"Left out of {run}: {', '.join(texts)}." for run, texts in found.left_out if texts)]
     return "\n".join(out)
 

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from ddptop.agent.client.comparison import facts
-from ddptop.agent.client.comparison.measured import Floats, Lost, Measured, lost, steady
-from ddptop.agent.client.comparison.statistics import (
-    LEAST,
-    Change,
-    Estimate,
-    Statistic,
-    change,
-    estimate,
-    middle,
-    p50,
-    p95,
-)
-from ddptop.agent.text import plural, ranks_in_spans
-from ddptop.agent.wire.vocabulary.refusals import Refused
+from ddptop.agent.client.comparison import statistics as stats
+from ddptop.agent.client.comparison.measured import Floats, Measured, lost, steady
+from ddptop.agent.client.comparison.statistics import LEAST, Change, Estimate, Statistic, change, middle, p50, p95
+from ddptop.agent.text import Complaint, plural, ranks_in_spans
 
 PHASES: Final = ("data", "forward", "backward", "optimizer", "wait", "other")
 """Phases of a step that the history has."""
@@ -55,6 +45,12 @@ _MOST_OF: Final = 0.5
 """Part of a difference that one rank's own time makes up where it is the cause."""
 _MOST_PHASES: Final = 2
 """Phases that are named."""
+
+
+class NothingBefore(Complaint):
+    """There is no earlier run with which one can be compared."""
+
+    code = 1
 
 
 class Number(NamedTuple):
@@ -169,31 +165,26 @@ class _Run:
         others = np.median(np.delete(own, rank, axis=0), axis=0)
         return rank, _estimate(own[rank] - others, p50)
 
-    def loss(self, step: float) -> Estimate | None:
-        return _at(self.run, step)
-
 
 def _estimate(series: Floats, statistic: Statistic) -> Estimate | None:
-    return estimate(series, statistic) if len(series) > 1 else None
+    return stats.estimate(series, statistic) if len(series) > 1 else None
 
 
-def _at(run: Measured, step: float) -> Estimate | None:
-    """Return the loss around a step: over the last steps before it."""
-    if (curve := run.curves.get("loss")) is None or not len(before := np.flatnonzero(curve.steps <= step)):
+def loss_at(run: Measured, step: float) -> Estimate | None:
+    """Return the loss around a step, over the last steps before it; None where the run has not come so far, or no
+    finite loss is known there.
+    """
+    curve = run.curves.get("loss")
+    if run.newest < step or curve is None or not len(before := np.flatnonzero(curve.steps <= step)):
         return None
     last = int(before[-1])
     near = np.diff(curve.steps[max(0, last - _LEAST_WINDOW) : last + _LEAST_WINDOW + 1])
     # Losses are read from time to time: only a gap that is long beside those around it is one.
     if step - curve.steps[last] > max(_WINDOW * step, _GAP * float(np.median(near)) if len(near) else 0.0):
         return None
-    first = min(int(np.searchsorted(curve.steps, step * (1 - _WINDOW))), int(before[-1]) + 1 - _LEAST_WINDOW)
-    found = curve.mean[max(0, first) : int(before[-1]) + 1]
+    first = min(int(np.searchsorted(curve.steps, step * (1 - _WINDOW))), last + 1 - _LEAST_WINDOW)
+    found = curve.mean[max(0, first) : last + 1]
     return _estimate(found[np.isfinite(found)], middle)
-
-
-def loss_at(run: Measured, step: int) -> Estimate | None:
-    """Return the loss of a run at a step; None where it has not come so far, or no finite loss is known there."""
-    return _at(run, step) if run.newest >= step else None
 
 
 def compare(first: Measured, second: Measured, *, anyway: bool = False) -> Comparison:
@@ -212,23 +203,13 @@ def compare(first: Measured, second: Measured, *, anyway: bool = False) -> Compa
     )  # fmt: skip
 
 
-def verdict(first: Measured, second: Measured) -> tuple[str, str]:
-    """Return the outcome of a comparison, and its sentence, without the other numbers."""
-    return _verdict(_Run(first), _Run(second), facts.differences(first.facts, second.facts))
-
-
-def _changed(first: Estimate | None, second: Estimate | None, floor: float = 0.0) -> Change | None:
-    return None if first is None or second is None else change(first, second, floor)
-
-
 def _numbers(one: _Run, other: _Run) -> Iterable[Number]:
-    def number(key: str, label: str, unit: str, of: Callable[[_Run], Estimate | None], note: str = "") -> Number:
+    def number(key: str, label: str, unit: str, of: Callable[[_Run], Estimate | None], whole: str = "") -> Number:
         first, second = of(one), of(other)
-        return Number(key, label, unit, first, second, _changed(first, second), note)
+        gap = (one.gap(whole) or other.gap(whole)) if whole else ""
+        return Number(key, label, unit, first, second, change(first, second), gap=gap)
 
-    yield number("step_p50_ms", "step p50", "ms", lambda run: run.estimate("step", p50))._replace(
-        gap=one.gap("step") or other.gap("step")
-    )
+    yield number("step_p50_ms", "step p50", "ms", lambda run: run.estimate("step", p50), "step")
     yield number("step_p95_ms", "step p95", "ms", lambda run: run.estimate("step", p95))
     for phase in PHASES:
         yield number(f"{phase}_ms", phase, "ms", lambda run, phase=phase: run.estimate(phase, middle))  # type: ignore[misc]
@@ -237,42 +218,35 @@ def _numbers(one: _Run, other: _Run) -> Iterable[Number]:
     yield number("samples_per_s", "samples", "/s", lambda run: run.estimate("samples", middle, run.world))
     yield number("tokens_per_s", "tokens", "/s", lambda run: run.estimate("tokens", middle, run.world))
     yield number("mfu", "MFU", "%", lambda run: run.estimate("mfu", middle))
-    yield number("memory_bytes", "memory, fullest rank", "bytes", _Run.fullest)._replace(
-        gap=one.gap("memory") or other.gap("memory")
-    )
+    yield number("memory_bytes", "memory, fullest rank", "bytes", _Run.fullest, "memory")
     (rank, excess), (rank_, excess_) = one.slowest(), other.slowest()
     if excess is not None or excess_ is not None:
         which = f"rank {rank}" if rank == rank_ else f"rank {rank}, rank {rank_}"
         yield Number("slowest_excess_ms", "slowest rank, excess", "ms", excess, excess_, None, which)
-    lost_one, lost_other = lost(one.run), lost(other.run)
-    newest = max(len(each.run.steps) for each in (one, other) if each.is_cut) if one.is_cut or other.is_cut else 0
-    for name in Lost.__dataclass_fields__:
-        first, second = (Estimate(getattr(each, name), 0.0, 1.0) for each in (lost_one, lost_other))
+    newest = max((len(each.run.steps) for each in (one, other) if each.is_cut), default=0)
+    theirs = lost(other.run)
+    for name, seconds in lost(one.run).items():
         # Stalls are those of the verdicts, of the whole run.
         note = f"in the newest {newest:,} steps" if newest and name != "stalls" else ""
+        first, second = (Estimate(each, 0.0, 1.0) for each in (seconds, theirs[name]))
         yield Number(f"lost_{name}_s", f"lost to {name}", "s", first, second, None, note)
-    yield from _losses(one, other)
+    yield from _losses(one.run, other.run)
 
 
-def _losses(one: _Run, other: _Run) -> Iterable[Number]:
-    ends = [curve.steps[-1] for each in (one, other) if (curve := each.run.curves.get("loss")) is not None]
+def _losses(one: Measured, other: Measured) -> Iterable[Number]:
+    curves = [each.curves.get("loss") for each in (one, other)]
+    ends = [curve.steps[-1] for curve in curves if curve is not None]
     if len(ends) < 2:
         return
     step = int(min(ends))
-    found = one.loss(step), other.loss(step)
-    broken = [
-        f"{run.name}: not finite by step {run.broken_at:,}" for run in (one.run, other.run) if run.broken_at is not None
-    ]
-    if broken:
-        yield Number("loss_at_step", f"loss at step {step:,}", "", *found, None, "; ".join(broken))
-        return
-    yield Number("loss_at_step", f"loss at step {step:,}", "", *found, _changed(*found))
-    batches = one.run.batch, other.run.batch
-    if not all(batch > 0 for batch in batches):
-        return
-    sample = min(end * batch for end, batch in zip(ends, batches, strict=True))
-    found = one.loss(sample / batches[0]), other.loss(sample / batches[1])
-    yield Number("loss_at_sample", f"loss at sample {sample:,.0f}", "", *found, _changed(*found))
+    found = loss_at(one, step), loss_at(other, step)
+    broken = [f"{run.name}: not finite by step {run.broken_at:,}" for run in (one, other) if run.broken_at is not None]
+    told = None if broken else change(*found)
+    yield Number("loss_at_step", f"loss at step {step:,}", "", *found, told, "; ".join(broken))
+    if not broken and one.batch > 0 and other.batch > 0:
+        sample = min(ends[0] * one.batch, ends[1] * other.batch)
+        found = loss_at(one, sample / one.batch), loss_at(other, sample / other.batch)
+        yield Number("loss_at_sample", f"loss at sample {sample:,.0f}", "", *found, change(*found))
 
 
 class _Phase(NamedTuple):
@@ -295,7 +269,7 @@ def _verdict(
         differs: circumstances that differ.
         spread: the change of the step against several runs, where there are some.
     """
-    step = spread or _changed(one.estimate("step", p50), other.estimate("step", p50))
+    step = spread or change(one.estimate("step", p50), other.estimate("step", p50))
     few = [f"{plural(each.count, 'step')} in {each.run.name}" for each in (one, other) if each.count < LEAST]
     if few or step is None:
         return "unknown", f"cannot tell: {', '.join(few) or 'no step times'}; {LEAST} usual ones are needed of each"
@@ -309,7 +283,7 @@ def _verdict(
     named = [each.name for each in phases if each.part * part > 0]
     where = f": {' and '.join(named)}, {_whose(one, other, named)}" if named else ": all phases alike"
     if not named:
-        own = _changed(one.own(), other.own())
+        own = change(one.own(), other.own())
         if own is None or not own.is_told or own.part * part < 0:
             where = _straggler(one, other, part) or ": wait, all ranks"
             if abs(part) <= _WAITING * within:
@@ -353,29 +327,25 @@ def _phases(one: _Run, other: _Run, floor: float) -> list[_Phase]:
 
     What changes all phases in the same ratio is the machine's pace, and no phase's.
     """
-    step, took = one.estimate("step", p50), {name: one.estimate(name, middle) for name in PHASES}
-    theirs = {name: other.estimate(name, middle) for name in PHASES}
-    # The cause of a wait is a phase of another rank.
-    ratios = {
-        name: after.value / before.value
-        for name in PHASES
-        if name != "wait" and (before := took[name]) and (after := theirs[name]) and step and before.value > 0
-    }
+    if (step := one.estimate("step", p50)) is None:
+        return []
+    ratios, parts = dict[str, float](), dict[str, float]()
+    for name in PHASES:
+        before, after = one.estimate(name, middle), other.estimate(name, middle)
+        # The cause of a wait is a phase of another rank.
+        if name != "wait" and before is not None and after is not None and before.value > 0:
+            ratios[name], parts[name] = after.value / before.value, before.value / step.value
     found = list[_Phase]()
-    while step is not None and len(ratios) > 1 and len(found) < _MOST_PHASES:
+    while len(ratios) > 1 and len(found) < _MOST_PHASES:
         # Beside one that takes longer all others seem shorter: the pace is that of most of them.
-        pace = float(
-            np.median(
-                [ratio for name, ratio in ratios.items() if _value(took[name]) > _LEAST_PART * step.value] or [1.0]
-            )
-        )
-        apart = {name: (ratio - pace) * _value(took[name]) / step.value for name, ratio in ratios.items()}
+        pace = float(np.median([ratio for name, ratio in ratios.items() if parts[name] > _LEAST_PART] or [1.0]))
+        apart = {name: (ratio - pace) * parts[name] for name, ratio in ratios.items()}
         for name in sorted(apart, key=lambda name: -abs(apart[name])):
             rest = [each for each in ratios if each != name]
-            beside = _changed(one.beside(name, rest), other.beside(name, rest))
+            beside = change(one.beside(name, rest), other.beside(name, rest))
             if beside is None:
                 continue
-            part, within = (each * _value(took[name]) / step.value for each in beside)
+            part, within = (each * parts[name] for each in beside)
             is_told = abs(part) > max(_SURELY * within, _LEAST_PART, floor)
             if is_told and apart[name] / part > _AGREES:
                 found.append(_Phase(name, part, _SURELY * within))
@@ -384,10 +354,6 @@ def _phases(one: _Run, other: _Run, floor: float) -> list[_Phase]:
             break
         del ratios[found[-1].name]
     return sorted(found, key=lambda each: -abs(each.part))
-
-
-def _value(number: Estimate | None) -> float:
-    return 0.0 if number is None else number.value
 
 
 def _whose(one: _Run, other: _Run, phases: Sequence[str]) -> str:
@@ -416,20 +382,17 @@ def against(runs: Sequence[Measured], run: Measured) -> Comparison:
     """Compare a run with those of the same script before it, the newest first: with their middle, and their spread.
 
     Raises:
-        Refused: there is none to compare with.
+        NothingBefore: there is none to compare with.
     """
     alike = [each for each in runs if not facts.obstacle(each.facts, run.facts) and _Run(each).count >= LEAST]
     alike = alike[:MOST_HISTORY]
     if not alike:
-        raise Refused(f"no earlier run of {run.facts.program} can be compared with {run.name}: name one")
+        raise NothingBefore(f"no earlier run of {run.facts.shown['program']} can be compared with {run.name}: name one")
     pairs = [compare(each, run) for each in alike]
     newest = pairs[0]
     if len(alike) == 1:
         return newest
-    numbers = [
-        _together([pair.numbers[index] for pair in pairs if index < len(pair.numbers)])
-        for index in range(len(newest.numbers))
-    ]
+    numbers = [_together([found for pair in pairs if (found := pair.number(each.key))]) for each in newest.numbers]
     who = f"the last {len(alike)} runs"
     step = numbers[0].change
     count = min(pair.steps[0] for pair in pairs), newest.steps[1]
@@ -437,15 +400,13 @@ def against(runs: Sequence[Measured], run: Measured) -> Comparison:
     if step is not None and count[1] >= LEAST:
         outcome, sentence = _verdict(_Run(alike[0]), _Run(run), newest.differs, step)
         sentence += f", against {who}"
-    return Comparison(
-        who, run.name, "", newest.differs, newest.left_out, count, numbers, outcome, sentence,
-    )  # fmt: skip
+    return replace(newest, first=who, steps=count, numbers=numbers, outcome=outcome, verdict=sentence)
 
 
 def _together(numbers: Sequence[Number]) -> Number:
     """Return one number of several runs as their middle, with an error that has their spread, and of the run itself."""
     newest = numbers[0]
-    same = [each.first for each in numbers if each.key == newest.key and each.first is not None]
+    same = [each.first for each in numbers if each.first is not None]
     if len(same) < 2 or newest.second is None or newest.change is None:
         return newest
     values = np.array([each.value for each in same])
@@ -454,4 +415,4 @@ def _together(numbers: Sequence[Number]) -> Number:
     first = Estimate(float(np.median(values)), error, len(values) - 1.0)
     # The freedom is that of the runs, also where these are closer to each other by chance than a run knows itself.
     both = first._replace(error=math.hypot(error, newest.second.error))
-    return newest._replace(first=first, change=_changed(both, newest.second._replace(error=0.0)))
+    return newest._replace(first=first, change=change(both, newest.second._replace(error=0.0)))

@@ -10,43 +10,77 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
-from xml.sax.saxutils import escape, quoteattr
+from typing import Annotated, Any, Final, NamedTuple
+from xml.etree import ElementTree
 
 import msgspec
-from msgspec import Meta
 
-from ddptop.agent.client.comparison.compared import Comparison, Number, loss_at
-from ddptop.agent.client.comparison.measured import Measured
+from ddptop.agent.client.comparison.compared import Comparison, loss_at
+from ddptop.agent.client.comparison.measured import SOUND, Measured
 from ddptop.agent.client.comparison.statistics import LEAST, reach
-from ddptop.agent.text import Complaint, clean_line, plural, ranks_in_spans
+from ddptop.agent.text import Complaint, clean_line, ranks_in_spans
 from ddptop.agent.wire.frames import ENDED
 
 PASSED: Final = 0
 REGRESSED: Final = 1
 UNTOLD: Final = 3
+WORDS: Final = {PASSED: "pass", REGRESSED: "REGRESSION", UNTOLD: "cannot tell"}
 _SHARE: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")
-_SOUND: Final = frozenset({"finished", "stopped"})
-"""Ends of a run in which no rank has died."""
 
 
 class LimitError(Complaint):
-    """A limit, or a file of limits, that cannot be used: one line."""
+    """A file of limits that cannot be used: one line."""
+
+
+class Share(float):
+    """A part of one, written as a percentage: `5%`."""
+
+    def __new__(cls, text: str) -> Share:
+        """Read a percentage; a ValueError says what it should be."""
+        found = _SHARE.fullmatch(str(text).strip())
+        if found is None or not 0 < (part := float(found[1]) / 100) < 100:
+            raise ValueError(f"{clean_line(str(text), 40)!r}: give a percentage such as 5%")
+        return super().__new__(cls, part)
+
+
+class LossAt:
+    """A step, and the loss that may not be exceeded there."""
+
+    def __init__(self, given: Iterable[Any]) -> None:
+        """Read both; a ValueError says what they should be."""
+        try:
+            step, most = given
+            self.step, self.most = int(step), float(most)
+        except (TypeError, ValueError, OverflowError):
+            self.step, self.most = 0, math.nan
+        if not (0 < self.step < 1 << 53 and math.isfinite(self.most)):
+            raise ValueError("give a step and a loss that is a number, such as 500 2.1")
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits as a user writes them."""
+    """Limits as a user writes them; a ValueError says that there is none, or none to compare with."""
 
     against: str = ""
     """A baseline, a kept run, a run, or a file."""
-    step: str = ""
-    """`5%`: by so much the median step may be longer."""
-    memory: str = ""
-    """`10%`: by so much the memory of the fullest rank may be larger."""
-    loss_at: Annotated[tuple[tuple[int, float], ...], Meta(max_length=100)] = ()
-    """Steps, and the loss that may not be exceeded there."""
+    step: Share | None = None
+    """By so much the median step may be longer."""
+    memory: Share | None = None
+    """By so much the memory of the fullest rank may be larger."""
+    loss_at: Annotated[tuple[LossAt, ...], msgspec.Meta(max_length=100)] = ()
     anyway: bool = False
     """Compare runs, too, that cannot be compared."""
+
+    def __post_init__(self) -> None:
+        """Check that they can be used."""
+        if not (self.compares or self.loss_at):
+            raise ValueError("no limit; give --step 5%, --memory 10% or --loss-at 500 2.1")
+        if self.compares and not self.against:
+            raise ValueError("against which run? give --against NAME; `ddptop baselines` lists some")
+
+    @property
+    def compares(self) -> bool:
+        """True where another run is needed."""
+        return self.step is not None or self.memory is not None
 
 
 class Outcome(NamedTuple):
@@ -58,25 +92,6 @@ class Outcome(NamedTuple):
     """One line."""
 
 
-def share(text: str) -> float:
-    """Return the part that `5%` means; a ValueError says what it should be."""
-    found = _SHARE.fullmatch(text.strip())
-    if found is None or not 0 < (part := float(found[1]) / 100) < 100:
-        raise ValueError("a percentage such as 5%")
-    return part
-
-
-def loss(step: str | int, most: str | float) -> tuple[int, float]:
-    """Return a step and its loss; a ValueError says what they should be."""
-    try:
-        number, value = int(step), float(most)
-    except (ValueError, OverflowError):
-        raise ValueError("a step and a loss, such as 500 2.1") from None
-    if not (0 < number < 1 << 53 and math.isfinite(value)):
-        raise ValueError("a step and a loss that is a number, such as 500 2.1")
-    return number, value
-
-
 def read(file: Path) -> Limits:
     """Return the limits of a TOML file.
 
@@ -84,55 +99,25 @@ def read(file: Path) -> Limits:
         LimitError: it cannot be read, or holds what is no limit.
     """
     try:
-        return checked(msgspec.toml.decode(file.read_bytes(), type=Limits), str(file))
+        return msgspec.toml.decode(file.read_bytes(), type=Limits, dec_hook=lambda kind, given: kind(given))
     except OSError as problem:
         raise LimitError(f"{file}: {problem.strerror}") from None
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise LimitError(f"{file}: {clean_line(str(problem), 200)}; `ddptop help comparison` has an example") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        text, _, place = clean_line(str(problem), 200).partition(" - at `$")
+        where = f"{place.strip('.`')}: " if place else ""
+        raise LimitError(f"{file}: {where}{text}; `ddptop help comparison` has an example") from None
 
 
-def checked(limits: Limits, where: str) -> Limits:
-    """Return limits, once they are sound.
-
-    Raises:
-        LimitError: one of them is no limit, or there is none.
-    """
-    for name in ("step", "memory"):
-        try:
-            if text := getattr(limits, name):
-                share(text)
-        except ValueError as problem:
-            raise LimitError(f"{where}: {name} {clean_line(text, 40)!r}: give {problem}") from None
-    for step, most in limits.loss_at:
-        try:
-            loss(step, most)
-        except ValueError as problem:
-            raise LimitError(f"{where}: loss at {step} {most}: give {problem}") from None
-    if not (limits.step or limits.memory or limits.loss_at):
-        raise LimitError(f"{where}: no limit; give --step 5%, --memory 10% or --loss-at 500 2.1")
-    if (limits.step or limits.memory) and not limits.against:
-        raise LimitError(f"{where}: against which run? give --against NAME; `ddptop baselines` lists some")
-    return limits
-
-
-def judge(limits: Limits, run: Measured, cause: str, comparison: Comparison | None) -> list[Outcome]:
-    """Return what came of the end of a run, and of each limit.
-
-    Args:
-        limits: the limits.
-        run: the run.
-        cause: the first cause of its end, where it has failed.
-        comparison: with the other run, where a limit needs one.
-    """
-    found = [_end(run, cause)]
-    if comparison is not None and comparison.obstacle and not limits.anyway:
-        return [*found, Outcome("comparison", UNTOLD, comparison.verdict)]
-    for name, key, text in (("step", "step_p50_ms", limits.step), ("memory", "memory_bytes", limits.memory)):
-        if text and comparison is not None:
-            number = comparison.number(key)
-            found.append(_changed(name, number, share(text), comparison))
-    found += [_loss(run, *loss(step, most)) for step, most in limits.loss_at]
-    return found
+def judge(limits: Limits, run: Measured, comparison: Comparison | None) -> list[Outcome]:
+    """Return what came of the end of a run, and of each limit, by its comparison where a limit needs another run."""
+    found = [Outcome("end", *_end(run))]
+    if comparison is not None:
+        if comparison.obstacle and not limits.anyway:
+            return [*found, Outcome("comparison", UNTOLD, comparison.verdict)]
+        for name, key, limit in (("step", "step_p50_ms", limits.step), ("memory", "memory_bytes", limits.memory)):
+            if limit is not None:
+                found.append(Outcome(name, *_changed(name, key, limit, comparison)))
+    return found + [Outcome(f"loss at {each.step}", *_loss(run, each)) for each in limits.loss_at]
 
 
 def code(outcomes: Iterable[Outcome]) -> int:
@@ -141,72 +126,59 @@ def code(outcomes: Iterable[Outcome]) -> int:
     return next((each for each in (REGRESSED, UNTOLD) if each in codes), PASSED)
 
 
-def _end(run: Measured, cause: str) -> Outcome:
+def _end(run: Measured) -> tuple[int, str]:
     if run.state not in ENDED:
-        return Outcome("end", UNTOLD, f"{run.name} goes on ({run.state}): gate it at its end")
-    if run.state not in _SOUND:
-        return Outcome("end", REGRESSED, f"{run.name} {run.state}" + (f": {cause}" if cause else ""))
-    if run.restarts or run.generation:
-        after = f" after step {run.restarts[-1]:,}" if run.restarts else ""
-        return Outcome("end", REGRESSED, f"{run.name} {run.state}, and was restarted{after}")
-    if run.died:
-        rank, how = min(run.died.items())
-        more = f", as did {plural(len(run.died) - 1, 'other rank')}" if len(run.died) > 1 else ""
-        return Outcome("end", REGRESSED, f"{run.name} {run.state}, but rank {rank} {how}{more}")
-    if run.late:
-        return Outcome("end", REGRESSED, f"{run.name} {run.state}: {run.late}")
+        return UNTOLD, f"{run.name} goes on ({run.state}): gate it at its end"
+    if run.state not in SOUND or run.trouble:
+        return REGRESSED, f"{run.name} {run.state}{run.trouble}"
     if run.unheard:
-        return Outcome("end", UNTOLD, f"cannot tell: {ranks_in_spans(run.unheard)} left no word of the end")
-    return Outcome("end", PASSED, f"{run.name} {run.state}")
+        return UNTOLD, f"cannot tell: {ranks_in_spans(run.unheard)} left no word of the end"
+    return PASSED, f"{run.name} {run.state}"
 
 
-def _changed(name: str, number: Number | None, limit: float, comparison: Comparison) -> Outcome:
+def _changed(name: str, key: str, limit: float, comparison: Comparison) -> tuple[int, str]:
     # How long a step takes says nothing of memory, once there are steps enough.
     if comparison.outcome == "unknown" and (name == "step" or min(comparison.steps) < LEAST):
-        return Outcome(name, UNTOLD, comparison.verdict)
+        return UNTOLD, comparison.verdict
+    number = comparison.number(key)
     if number is None or (change := number.change) is None or number.gap:
-        known = number.gap if number is not None and number.gap else "it is not known of both runs"
-        return Outcome(name, UNTOLD, f"cannot tell: {known}")
+        return UNTOLD, f"cannot tell: {(number and number.gap) or 'it is not known of both runs'}"
     text = f"{change.part * 100:+.1f} % ± {change.within * 100:.1f} against {comparison.first}, limit {limit * 100:g} %"
     if change.part > limit and change.is_told:
-        return Outcome(name, REGRESSED, text)
+        return REGRESSED, text
     if change.part + change.within <= limit:
-        return Outcome(name, PASSED, text)
-    return Outcome(name, UNTOLD, f"cannot tell: {text}; longer runs have less noise")
+        return PASSED, text
+    return UNTOLD, f"cannot tell: {text}; longer runs have less noise"
 
 
-def _loss(run: Measured, step: int, most: float) -> Outcome:
-    name, found = f"loss at {step}", loss_at(run, step)
+def _loss(run: Measured, limit: LossAt) -> tuple[int, str]:
     if run.broken_at is not None:
-        return Outcome(name, REGRESSED, f"not finite by step {run.broken_at:,}, limit {most:g}")
-    if found is None:
-        return Outcome(name, UNTOLD, f"cannot tell: not known of step {step:,}; the last is {run.newest:,}")
+        return REGRESSED, f"not finite by step {run.broken_at:,}, limit {limit.most:g}"
+    if (found := loss_at(run, limit.step)) is None:
+        return UNTOLD, f"cannot tell: not known of step {limit.step:,}; the last is {run.newest:,}"
     within = reach(found.freedom) * found.error
-    text = f"{found.value:.4g} ± {within:.2g}, limit {most:g}"
-    if found.value <= most:
-        return Outcome(name, PASSED, text)
-    return Outcome(name, REGRESSED if found.value - within > most else UNTOLD, text)
-
-
-WORDS: Final = {PASSED: "pass", REGRESSED: "REGRESSION", UNTOLD: "cannot tell"}
+    text = f"{found.value:.4g} ± {within:.2g}, limit {limit.most:g}"
+    if found.value <= limit.most:
+        return PASSED, text
+    return (REGRESSED if found.value - within > limit.most else UNTOLD), text
 
 
 def junit(name: str, outcomes: Sequence[Outcome]) -> str:
     """Return the outcomes as JUnit XML."""
-    bad, untold = (sum(each.code == code for each in outcomes) for code in (REGRESSED, UNTOLD))
-    lines = [
-        '<?xml version="1.0" encoding="utf-8"?>',
-        f'<testsuite name={quoteattr(f"ddptop gate {name}")} tests="{len(outcomes)}" failures="{bad}" '
-        f'errors="{untold}">',
-    ]
+    kinds = {PASSED: "system-out", REGRESSED: "failure", UNTOLD: "error"}
+    bad, untold = (str(sum(each.code == code for each in outcomes)) for code in (REGRESSED, UNTOLD))
+    suite = ElementTree.Element(
+        "testsuite", name=f"ddptop gate {name}", tests=str(len(outcomes)), failures=bad, errors=untold
+    )
     for each in outcomes:
-        case = f"  <testcase classname={quoteattr(name)} name={quoteattr(each.name)}"
+        case = ElementTree.SubElement(suite, "testcase", classname=name, name=each.name)
+        said = ElementTree.SubElement(case, kinds[each.code])
         if each.code == PASSED:
-            lines.append(f"{case}><system-out>{escape(each.text)}</system-out></testcase>")
+            said.text = each.text
         else:
-            kind = "failure" if each.code == REGRESSED else "error"
-            lines.append(f"{case}><{kind} message={quoteattr(each.text)}/></testcase>")
-    return "\n".join([*lines, "</testsuite>", ""])
+            said.set("message", each.text)
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, "unicode", xml_declaration=True) + "\n"
 
 
 def markdown(name: str, outcomes: Sequence[Outcome]) -> str:

@@ -9,22 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ddptop.agent.client.comparison.facts import Facts
+from ddptop.agent.record.history.series import Floats as Floats
+from ddptop.agent.record.history.series import Whole as Whole
 from ddptop.agent.text import plural
 
-Floats = npt.NDArray[np.float64]
-Whole = npt.NDArray[np.int64]
 Where = npt.NDArray[np.bool_]
 
 WARM_UP: Final = 10
 """First steps of each start that are left out at least."""
 MOST_WARM_UP: Final = 0.25
 """Part of the steps that is left out at most, as long as they are still becoming faster."""
+SOUND: Final = frozenset({"finished", "stopped"})
+"""Ends of a run that are counted as good ones."""
 _STILL: Final = 1.25
 """Times the usual step that the median of `WARM_UP` steps may take once the warm-up is over."""
 _LONG: Final = 1.0
@@ -44,15 +46,6 @@ class Curve:
     at: Floats
     """When it ended, in seconds since the epoch."""
     mean: Floats
-
-
-@dataclass(frozen=True)
-class Lost:
-    """Seconds that a run has lost."""
-
-    stalls: float = 0.0
-    restarts: float = 0.0
-    pauses: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,18 +72,15 @@ class Measured:
     """The same numbers over the whole run, those that are known."""
     begun_at: float
     """When it was launched, in seconds since the epoch."""
-    lost: Lost
+    stalled_s: float
+    """Seconds for which it has hung, as its verdicts have it."""
     newest: int
     """The last step of any rank."""
     state: str
-    generation: int
-    """How often the group was started anew; also known where it is not after which steps."""
-    died: Mapping[int, str]
-    """By rank that has died, though the run may be counted as finished: how, in a few words."""
+    trouble: str
+    """What has died, though the run may be counted as finished, as the end of a sentence; empty where nothing did."""
     unheard: tuple[int, ...]
     """Ranks that have left no word of their end."""
-    late: str
-    """What died after the scripts had finished, a sentence; empty where nothing did."""
     broken_at: int | None
     """The first step by which the loss of a rank was NaN or infinite; None: it never was."""
 
@@ -116,13 +106,12 @@ class Measured:
         return float(np.nanmedian(made)) * self.world if np.isfinite(made).any() else math.nan
 
 
-@dataclass(frozen=True)
-class Steady:
+class Steady(NamedTuple):
     """The usual steps of a run."""
 
     where: Where
     """Of the steps of a `Measured`."""
-    left_out: tuple[str, ...]
+    left_out: list[str]
     """What was left out, a few words each."""
 
 
@@ -136,8 +125,7 @@ def steady(run: Measured) -> Steady:
         usual = float(np.median(wall[known]))
         starts = [0 if not count or run.steps[0] == 1 else -1]
         starts += [int(np.searchsorted(run.steps, step, side="right")) for step in run.restarts]
-        ends = [*(each for each in starts[1:]), count]
-        for start, end in zip(starts, ends, strict=True):
+        for start, end in zip(starts, [*starts[1:], count], strict=True):
             if 0 <= start < end:
                 warm[start : start + _warm_up(wall[start:end], usual)] = True
         if np.isfinite(other).any():
@@ -150,12 +138,8 @@ def steady(run: Measured) -> Steady:
         for step in (gaps, gaps + 1):
             beside[step[step < count]] = True
         beside &= ~warm & ~long
-    words = (
-        (warm, "{} of warm-up"),
-        (long, "{} with an evaluation or a checkpoint"),
-        (beside, "{} beside a pause or a hold"),
-    )
-    left_out = tuple(text.format(plural(int(each.sum()), "step")) for each, text in words if each.any())
+    words = {"of warm-up": warm, "with an evaluation or a checkpoint": long, "beside a pause or a hold": beside}
+    left_out = [f"{plural(int(each.sum()), 'step')} {text}" for text, each in words.items() if each.any()]
     return Steady(known & ~warm & ~long & ~beside, left_out)
 
 
@@ -182,8 +166,10 @@ def _held(run: Measured) -> Floats:
     return held
 
 
-def lost(run: Measured) -> Lost:
-    """Return the seconds that a run has lost, with those of pauses and restarts by its steps."""
+def lost(run: Measured) -> dict[str, float]:
+    """Return the seconds that a run has lost, those of pauses and restarts by its steps."""
     held = _held(run)
     restarted = np.isin(run.steps, np.array(run.restarts, np.int64) + 1)
-    return Lost(run.lost.stalls, float(held[restarted].sum()), float(held[~restarted].sum()))
+    return {
+        "stalls": run.stalled_s, "restarts": float(held[restarted].sum()), "pauses": float(held[~restarted].sum()),
+    }  # fmt: skip

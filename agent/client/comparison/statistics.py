@@ -13,9 +13,8 @@ from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from ddptop.agent.record.history.series import Floats
 
 DRAWS: Final = 200
 """Times that a series is drawn again."""
@@ -152,15 +151,15 @@ class Change(NamedTuple):
         return abs(self.part) > self.within
 
 
-def change(first: Estimate, second: Estimate, floor: float = 0.0) -> Change | None:
-    """Return the difference between two runs; None where the first has nothing to be a part of.
+def change(first: Estimate | None, second: Estimate | None, floor: float = 0.0) -> Change | None:
+    """Return the difference between two runs; None where one is not known, or the first has nothing to be a part of.
 
     Args:
         first: that of the run compared with.
         second: that of the other run.
         floor: the part by which such runs differ anyway.
     """
-    if not (first.value > 0 and math.isfinite(second.value)):
+    if first is None or second is None or not (first.value > 0 and math.isfinite(second.value)):
         return None
     ratio = second.value / first.value
     # The errors of both, as parts of the first.

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ddptop.agent.record.history.columns import Columns as Columns
 from ddptop.agent.record.history.columns import fold, stride_of
+from ddptop.agent.record.history.series import Floats as Floats
 from ddptop.agent.record.history.series import Series
 
 

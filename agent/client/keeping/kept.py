@@ -10,26 +10,31 @@ import errno
 import os
 import tempfile
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from ddptop.agent.client import runs
 from ddptop.agent.client.host import state
 from ddptop.agent.client.keeping.packed import MOST_BYTES, PackedError, pack, unpack
-from ddptop.agent.client.runs import Run
+from ddptop.agent.client.runs import Run, RunDirError
 from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import MOST_ENTRIES, check_name
 
 ENDING: Final = ".ddptop"
 """Of the names of all packed runs of ours."""
-KEPT: Final = "runs"
-BASELINES: Final = "baselines"
+BASELINE: Final = "baseline"
+KEPT: Final = "kept"
+_FOLDERS: Final = {BASELINE: "baselines", KEPT: "runs"}
+"""By kind, in the order in which they are looked through."""
 
 
 class File(NamedTuple):
     """A packed run of this user."""
 
     name: str
+    kind: str
+    """`BASELINE` or `KEPT`."""
     path: Path
     size: int
     at: float
@@ -38,21 +43,22 @@ class File(NamedTuple):
 
 def _folder(kind: str) -> Path:
     try:
-        return state.data(kind)
+        return state.data(_FOLDERS[kind])
     except FileNotFoundError as problem:
         raise PackedError(str(problem.strerror)) from problem
 
 
-def files(kind: str) -> list[File]:
-    """Return the packed runs of a kind, `KEPT` or `BASELINES`, by their names."""
+def files() -> list[File]:
+    """Return the packed runs of this user by their names, the baselines first."""
     found = []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(_folder(kind)) as entries:
-        for entry, _ in zip(entries, range(MOST_ENTRIES), strict=False):
-            name = entry.name.removesuffix(ENDING)
-            if entry.name != name and entry.is_file(follow_symlinks=False):
-                status = entry.stat(follow_symlinks=False)
-                found.append(File(name, Path(entry.path), status.st_size, status.st_mtime))
-    return sorted(found)
+    for kind in _FOLDERS:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(_folder(kind)) as entries:
+            for entry in sorted(islice(entries, MOST_ENTRIES), key=lambda entry: entry.name):
+                name = entry.name.removesuffix(ENDING)
+                if entry.name != name and entry.is_file(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append(File(name, kind, Path(entry.path), status.st_size, status.st_mtime))
+    return found
 
 
 def keep(run: Run, name: str, kind: str = KEPT) -> Path:
@@ -66,11 +72,9 @@ def keep(run: Run, name: str, kind: str = KEPT) -> Path:
     if kind == KEPT and os.path.lexists(path):
         raise PackedError(f"a run is kept as {name} already; give another name, or remove {path}")
     packed = pack(run, name if kind == KEPT else "")
-    try:
+    with _written(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         private.replace(path, packed)
-    except OSError as problem:
-        raise PackedError(f"{path}: {problem.strerror}") from problem
     return path
 
 
@@ -83,19 +87,26 @@ def write(run: Run, path: Path) -> None:
     if os.path.lexists(path):
         raise PackedError(f"{path}: exists already; give another name")
     packed = pack(run)
-    try:
+    with _written(path):
         private.replace(path, packed)
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as problem:
         raise PackedError(f"{path}: {problem.strerror}") from problem
 
 
-def found(text: str, *kinds: str) -> Path | None:
+def found(text: str) -> Path | None:
     """Return the packed run that a name or a path means, None where it means none."""
-    for kind in kinds or (KEPT, BASELINES):
-        for each in files(kind):
-            if each.name == text:
-                return each.path
-    return Path(text) if text.endswith(ENDING) or "/" in text or os.path.isfile(text) else None
+    is_path = text.endswith(ENDING) or "/" in text or os.path.isfile(text)
+    return _named(text) or (Path(text) if is_path else None)
+
+
+def _named(text: str) -> Path | None:
+    return next((each.path for each in files() if each.name == text), None)
 
 
 @contextlib.contextmanager
@@ -118,20 +129,39 @@ def opened(path: Path) -> Iterator[Run]:
 
 
 @contextlib.contextmanager
-def meant(text: str, *kinds: str) -> Iterator[Run]:
-    """Return the run that a text means: a kept one, a baseline, a file, or a run of this machine.
-
-    Args:
-        text: a name, or a path.
-        kinds: of the packed runs those that may be meant; a run of this machine comes before them where none is given.
+def meant(text: str) -> Iterator[Run]:
+    """Open the run that a text means: a run of this machine, a baseline, a kept one, or a file.
 
     Raises:
         RunDirError: there is none.
     """
-    names = () if kinds else runs.meant(text)
-    path = None if text in names else found(text, *kinds)
-    if path is None:
-        yield runs.find(text)
-        return
-    with opened(path) as run:
+    path = None if text in runs.meant(text) else found(text)
+    with contextlib.nullcontext(runs.find(text)) if path is None else opened(path) as run:
         yield run
+
+
+@contextlib.contextmanager
+def against(name: str, run: Run | None = None) -> Iterator[Run]:
+    """Open what a run is to be compared with: a baseline, a kept run, a run of this machine, or a file.
+
+    It is meant by its whole name, so that what is absent is not taken for another.
+
+    Raises:
+        RunDirError: there is nothing of that name, or it is the run itself.
+    """
+    is_run = name in runs.meant(name)
+    path = _named(name) or (None if is_run else found(name))
+    if path is None and not is_run:
+        raise RunDirError(
+            f"against {name!r}: no such run or baseline of that whole name; "
+            "`ddptop ps` and `ddptop baselines` list them"
+        )
+    with contextlib.nullcontext(runs.find(name)) if path is None else opened(path) as other:
+        if run is not None and _identity(other) == _identity(run):
+            raise RunDirError(f"against {name!r}: that is {run.name} itself; name another run")
+        yield other
+
+
+def _identity(run: Run) -> tuple[str, int]:
+    record = run.record()
+    return record.run_id, record.created_at_ns

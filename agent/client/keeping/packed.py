@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from itertools import islice
 from operator import gt
@@ -65,7 +65,6 @@ _Row = TypeVar("_Row")
 _Bytes = Annotated[bytes, Meta(max_length=MOST_UNPACKED)]
 _Payload = Annotated[bytes, Meta(max_length=16 * MAX_MESSAGE_BYTES)]
 _Whole = Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
-_Count = Annotated[int, Meta(ge=1, le=1 << 24)]
 _Moment = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 _Number = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _Word = Annotated[str, Meta(max_length=200)]
@@ -105,28 +104,19 @@ class _Tables(msgspec.Struct):
     progress: _Table[tuple[_Number, _Payload]] = []
 
 
-class _Buckets(msgspec.Struct, array_like=True):
-    """The numbers of one kind: what its pieces have, one after the other, column by column."""
-
-    pieces: Annotated[list[tuple[_Whole, _Whole, _Whole, _Whole, _Count]], Meta(max_length=1 << 16)]
-    """Number, level, first, last, and how many buckets each has."""
-    index: tuple[_Bytes, _Bytes, _Bytes, _Bytes]
-    numbers: dict[_Word, tuple[_Bytes, _Bytes]]
-    """By name, how many rows each piece has of it, a byte each, and all of these."""
-
-
-_AllBuckets = Annotated[dict[_Word, _Buckets], Meta(max_length=8)]
+_Bucket = tuple[_Word, _Word, _Whole, _Whole, _Whole, _Whole, _Payload]
+"""Kind, number, piece, level, first, last, and the columns of what the record has, byte by byte."""
+_Buckets = Annotated[list[_Bucket], Meta(max_length=1 << 18)]
 _QUERIES: Final = {
-    "latest": ("SELECT kind, rank, generation, payload FROM latest WHERE kind != 'steps'", 4),
-    "events": ("SELECT at_ns, payload FROM events ORDER BY at_ns, rowid", 2),
-    "verdicts": ("SELECT number, since, until, payload FROM verdicts", 4),
-    "frames": ("SELECT rank, payload FROM frames", 2),
-    "progress": ("SELECT form, payload FROM progress", 2),
+    "latest": "SELECT kind, rank, generation, payload FROM latest WHERE kind != 'steps'",
+    "events": "SELECT at_ns, payload FROM events ORDER BY at_ns, rowid",
+    "verdicts": "SELECT number, since, until, payload FROM verdicts",
+    "frames": "SELECT rank, payload FROM frames",
+    "progress": "SELECT form, payload FROM progress",
 }
-"""By table, what is packed of it, and how many columns that has."""
-_KINDS: Final = ("step", "time", "memory")
+"""What is packed of each table."""
 _ALL_BUCKETS: Final = (
-    "SELECT number, piece, level, first, last, payload FROM buckets WHERE kind = ? ORDER BY piece, number"
+    "SELECT kind, number, piece, level, first, last, payload FROM buckets ORDER BY kind, piece, number"
 )
 _NEWEST: Final = "SELECT rank, generation, first_seq, last_seq, payload FROM steps ORDER BY rowid DESC"
 
@@ -152,19 +142,21 @@ def pack(run: Run, name: str = "") -> bytes:
     directory, hide = run.directory, run.mask()
     ranks = directory.everyone()
     tables: dict[str, list[object]] = {}
-    buckets: dict[str, _Buckets] = {}
+    buckets: list[_Bucket] = []
     protocol, rest = 0, list[tuple[int, int, int, int, bytes]]()
     with suppress(*DAMAGE), recording.reader(directory.database) as connection:
         connection.execute("BEGIN")
         (protocol,) = connection.execute("PRAGMA user_version").fetchone()
-        for table, (query, _) in _QUERIES.items():
+        for table, query in _QUERIES.items():
             # A table that an older recording lacks costs itself.
             with suppress(sqlite3.Error):
                 tables[table] = [_masked(row, hide) for row in islice(connection.execute(query), _MOST_ROWS)]
         with suppress(sqlite3.Error):
-            buckets = {kind: _shrunk(connection.execute(_ALL_BUCKETS, (kind,)), _BITS[kind]) for kind in _KINDS}
+            buckets = _shrunk(connection.execute(_ALL_BUCKETS))
         numbers = zlib.compress(msgspec.msgpack.encode(buckets), 9)
-        rest = _newest_steps(connection, hide, max(LEAST_WHOLE, A_STEP * _records(buckets) - len(numbers)))
+        indexes = [payload for kind, number, *_, payload in buckets if (kind, number) == ("step", "")]
+        count = sum(map(len, indexes)) // INDEX.itemsize
+        rest = _newest_steps(connection, hide, max(LEAST_WHOLE, A_STEP * count - len(numbers)))
     outputs = dict[Path, int]()
     for rank in sorted(ranks):
         # The output of several ranks without an agent may go to one file: it is the first one's.
@@ -208,37 +200,25 @@ def _newest_steps(connection: sqlite3.Connection, hide: Mask, room: int) -> list
     return found[::-1]
 
 
-def _shrunk(rows: Iterable[tuple[str, int, int, int, int, bytes]], bits: int) -> _Buckets:
-    """Return buckets column by column, which packs better than piece by piece, and rounded by some bits."""
-    half, kept = np.uint32(1 << (bits - 1)), np.uint32((1 << 32) - (1 << bits))
-    pieces, indexes = list[tuple[int, int, int, int, int]](), list[np.ndarray]()
-    numbers: dict[str, tuple[bytearray, list[np.ndarray]]] = {}
-    order = np.empty(0, np.int64)
-    for number, piece, level, first, last, payload in rows:
+def _shrunk(rows: Iterable[_Bucket]) -> list[_Bucket]:
+    """Return buckets in an order and a form that pack well: column by column, and rounded."""
+    found, order = list[_Bucket](), np.empty(0, np.int64)
+    for kind, number, piece, level, first, last, payload in rows:
         if not number:
             # It comes before the numbers of its piece.
             index = np.frombuffer(payload, INDEX)
             order = np.lexsort((index["key"], index["rank"]))
-            indexes.append(index[order])
-            pieces.append((piece, level, first, last, len(index)))
-            continue
-        cells = np.frombuffer(payload, "<f4").reshape(-1, len(order))[:, order]
-        if number not in _EXACT and not number.startswith(CUSTOM):
-            whole = cells.view("<u4")
-            cells = np.where(np.isfinite(cells), (whole + half) & kept, whole).view("<f4")
-        of, values = numbers.setdefault(number, (bytearray(), []))
-        of.extend(bytes(len(pieces) - 1 - len(of)) + bytes([len(cells)]))
-        values.append(cells.ravel())
-    index = np.concatenate(indexes) if indexes else np.empty(0, INDEX)
-    at = np.rint(np.where(np.isfinite(index["at"]), index["at"], 0.0) * 1e6).astype("<i8")
-    columns = index["rank"], np.diff(index["key"], prepend=0), np.diff(at, prepend=0), index["weight"]
-    rank, key, at_, weight = map(_shuffled, columns)
-    found = {name: (bytes(of), _shuffled(np.concatenate(values))) for name, (of, values) in numbers.items()}
-    return _Buckets(pieces, (rank, key, at_, weight), found)
-
-
-def _records(buckets: Mapping[str, _Buckets]) -> int:
-    return sum(piece[-1] for piece in buckets["step"].pieces) if "step" in buckets else 0
+            index = index[order]
+            at = np.rint(np.where(np.isfinite(index["at"]), index["at"], 0.0) * 1e6).astype("<i8")
+            columns = [index["rank"], np.diff(index["key"], prepend=0), np.diff(at, prepend=0), index["weight"]]
+        else:
+            cells = np.frombuffer(payload, "<u4").reshape(-1, len(order))[:, order].ravel()
+            if number not in _EXACT and not number.startswith(CUSTOM):
+                half, kept = np.uint32(1 << (_BITS[kind] - 1)), np.uint32((1 << 32) - (1 << _BITS[kind]))
+                cells = np.where(np.isfinite(cells.view("<f4")), (cells + half) & kept, cells)
+            columns = [cells]
+        found.append((kind, number, piece, level, first, last, b"".join(map(_shuffled, columns))))
+    return sorted(found)
 
 
 def _shuffled(column: np.ndarray) -> bytes:
@@ -286,7 +266,7 @@ def _unpacked(packed: bytes, folder: Path) -> Run:
     decoding.of(Member)
     ranks = msgspec.json.decode(ranks_, type=_Members)
     tables = msgspec.msgpack.decode(tables_, type=_Tables)
-    buckets = msgspec.msgpack.decode(buckets_, type=_AllBuckets)
+    buckets = msgspec.msgpack.decode(buckets_, type=_Buckets)
     steps = msgspec.msgpack.decode(steps_, type=_Steps)
     logs = msgspec.msgpack.decode(logs_, type=_Logs)
     directory = RunDir(folder / record.run)
@@ -343,7 +323,7 @@ def _fill(
     world: int,
     protocol: int,
     tables: _Tables,
-    buckets: Mapping[str, _Buckets],
+    buckets: Iterable[_Bucket],
     steps: Iterable[tuple[int, int, int, int, bytes]],
 ) -> None:
     connection = recording.open_file(database)
@@ -351,39 +331,30 @@ def _fill(
         Writer(connection, world)
         with connection:
             connection.execute(f"PRAGMA user_version = {protocol:d}")
-            for table, (_, width) in _QUERIES.items():
-                marks = ", ".join("?" * width)
-                connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES({marks})", getattr(tables, table))
-            for kind in _KINDS:
-                if kind in buckets:
-                    rows = ((kind, *row) for row in _grown(buckets[kind]))
-                    connection.executemany("INSERT OR REPLACE INTO buckets VALUES(?, ?, ?, ?, ?, ?, ?)", rows)
+            for table in _QUERIES:
+                for row in getattr(tables, table):
+                    marks = ", ".join("?" * len(row))
+                    connection.execute(f"INSERT OR REPLACE INTO {table} VALUES({marks})", row)
+            grown = (_grown(*each) for each in buckets if each[0] in _BITS)
+            connection.executemany("INSERT OR REPLACE INTO buckets VALUES(?, ?, ?, ?, ?, ?, ?)", grown)
             connection.executemany(recording.INSERT_STEPS, steps)
         recording.finish(connection)
 
 
-def _grown(buckets: _Buckets) -> Iterable[tuple[str, int, int, int, int, bytes]]:
-    """Yield the rows as they were, but for what was rounded; a `ValueError` says that they cannot have been."""
-    counts = [piece[-1] for piece in buckets.pieces]
-    rank, key, at, weight = (
-        _restored(column, form) for column, form in zip(buckets.index, ("<u4", "<i8", "<i8", "<f4"), strict=True)
-    )
-    if {len(each) for each in (rank, key, at, weight)} != {sum(counts)}:
-        raise ValueError("buckets without their index")
-    index = np.empty(len(rank), INDEX)
-    index["rank"], index["key"], index["at"], index["weight"] = rank, np.cumsum(key), np.cumsum(at) / 1e6, weight
-    begin = 0
-    for piece, level, first, last, count in buckets.pieces:
-        yield "", piece, level, first, last, index[begin : begin + count].tobytes()
-        begin += count
-    for name, (of, column) in buckets.numbers.items():
-        cells, begin = _restored(column, "<f4"), 0
-        for (piece, level, first, last, count), rows in zip(buckets.pieces, of, strict=False):
-            if rows:
-                yield name, piece, level, first, last, cells[begin : begin + rows * count].tobytes()
-                begin += rows * count
-        if begin != len(cells):
-            raise ValueError("a number without its buckets")
+def _grown(
+    kind: str, number: str, piece: int, level: int, first: int, last: int, payload: bytes
+) -> tuple[str, str, int, int, int, int, bytes]:
+    """Return a row as it was, but for what was rounded."""
+    if number:
+        return kind, number, piece, level, first, last, _restored(payload, "<f4").tobytes()
+    count = len(payload) // INDEX.itemsize
+    index, begin = np.empty(count, INDEX), 0
+    for name, form in (("rank", "<u4"), ("key", "<i8"), ("at", "<i8"), ("weight", "<f4")):
+        end = begin + count * np.dtype(form).itemsize
+        column, begin = _restored(payload[begin:end], form), end
+        index[name] = np.cumsum(column) if form == "<i8" else column
+    index["at"] /= 1e6
+    return kind, number, piece, level, first, last, index.tobytes()
 
 
 def _restored(column: bytes, form: str) -> np.ndarray:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ddptop.tui.cli.parsing import complain
-from ddptop.tui.cli.verbs.options import Verbs, add_verb, print_json, typed
+from ddptop.tui.cli.parsing import columns, complain
+from ddptop.tui.cli.verbs.options import Verbs, add_verb, print_json
 
 if TYPE_CHECKING:
     from ddptop.agent.client.comparison.compared import Comparison
     from ddptop.agent.client.comparison.gate import Limits
+    from ddptop.agent.client.comparison.measured import Measured
     from ddptop.agent.client.runs import Run
 
 _RUN: Final = "name of a run, its beginning or its last 4 digits; a kept run or a baseline; or a packed file"
@@ -54,7 +55,7 @@ def add(verbs: Verbs) -> None:
     )  # fmt: skip
     baseline.add_argument("run", metavar="RUN", help=_RUN)
     baseline.add_argument("name", metavar="NAME", help="name of the baseline")
-    baseline.set_defaults(carry=_baseline)
+    baseline.set_defaults(carry=_keep)
 
     baselines = add_verb(
         verbs, "baselines", "list the baselines and the kept runs",
@@ -77,10 +78,8 @@ def add(verbs: Verbs) -> None:
     gate.add_argument("run", metavar="RUN", help=_RUN)
     gate.add_argument("file", metavar="FILE", nargs="?", type=Path, help="limits as TOML (`ddptop help comparison`)")
     gate.add_argument("--against", metavar="NAME", help="a baseline, a kept run, a run, or a packed file")
-    gate.add_argument("--step", metavar="5%", type=typed(_share), help="by so much the median step may be longer")
-    gate.add_argument(
-        "--memory", metavar="10%", type=typed(_share), help="by so much the memory of the fullest rank may be larger"
-    )
+    gate.add_argument("--step", metavar="5%", help="by so much the median step may be longer")
+    gate.add_argument("--memory", metavar="10%", help="by so much the memory of the fullest rank may be larger")
     gate.add_argument(
         "--loss-at", metavar=("STEP", "LOSS"), nargs=2, action="append", help="the loss may not be above this; repeats"
     )
@@ -105,74 +104,64 @@ def add(verbs: Verbs) -> None:
     )  # fmt: skip
     pack.add_argument("run", metavar="RUN", help=_RUN)
     pack.add_argument("file", metavar="FILE", type=Path, help="a new file, named *.ddptop")
-    pack.set_defaults(carry=_pack)
+    pack.set_defaults(carry=_keep)
 
 
-def _share(text: str) -> str:
-    from ddptop.agent.client.comparison import gate
-
-    gate.share(text)
-    return text
-
-
-def _who() -> str:
+def _read(run: Run) -> Measured:
     from ddptop.agent.client.acting.actor import who
+    from ddptop.agent.client.comparison import reading
 
-    return who("shell")
+    return reading.read(run, who("shell"))
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from ddptop.tui.model import comparison as output
+    from ddptop.agent.client.comparison import compared
+    from ddptop.agent.client.keeping import kept
+    from ddptop.tui.model import comparison
 
-    try:
-        found = _compared(options)
-    except _Unhad as problem:
-        return complain(problem, 1)
+    with contextlib.ExitStack() as opened:
+        first = opened.enter_context(kept.meant(options.run))
+        if options.other is None:
+            found = compared.against(_before(first), _read(first))
+        else:
+            second = opened.enter_context(kept.meant(options.other))
+            found = compared.compare(_read(first), _read(second), anyway=options.anyway)
     if options.json:
-        print_json(output.as_json(found))
-    elif options.markdown:
-        print(output.markdown(found))
+        print_json(comparison.as_json(found))
     else:
-        import shutil
-
-        print("\n".join(output.lines(found, shutil.get_terminal_size().columns)))
+        print(comparison.markdown(found) if options.markdown else "\n".join(comparison.lines(found, columns())))
     return 1 if found.outcome == "other" else 0
 
 
-class _Unhad(Exception):
-    """There is nothing to compare with."""
-
-
-def _compared(options: argparse.Namespace) -> Comparison:
+def _before(run: Run) -> list[Measured]:
+    """Return the newest runs of the same program before a run, the newest first, as far as they can be read."""
     from ddptop.agent.client import runs
-    from ddptop.agent.client.comparison import compared, reading
-    from ddptop.agent.client.keeping import kept
-    from ddptop.agent.wire.vocabulary.refusals import Refused
+    from ddptop.agent.client.comparison.compared import MOST_HISTORY
 
-    if options.other is not None:
-        with kept.meant(options.run) as one, kept.meant(options.other) as other:
-            return compared.compare(reading.read(one, _who()), reading.read(other, _who()), anyway=options.anyway)
-    with kept.meant(options.run) as run:
-        record = run.record()
-        earlier = [
-            each
-            for each in runs.listed()
-            if each.name != run.name and (had := each.record()).program == record.program
-            and had.created_at_ns < record.created_at_ns
-        ]  # fmt: skip
-        found = reading.several(earlier[: 2 * compared.MOST_HISTORY], _who())
-        try:
-            return compared.against(found, reading.read(run, _who()))
-        except Refused as problem:
-            raise _Unhad(str(problem)) from problem
+    record = run.record()
+    found: list[Measured] = []
+    for each in runs.listed():
+        with contextlib.suppress(runs.RunDirError):
+            had = each.record()
+            if each.name != run.name and had.program == record.program and had.created_at_ns < record.created_at_ns:
+                found.append(_read(each))
+        if len(found) == 2 * MOST_HISTORY:
+            break
+    return found
 
 
-def _baseline(options: argparse.Namespace) -> int:
+def _keep(options: argparse.Namespace) -> int:
     from ddptop.agent.client.keeping import kept
 
+    if options.verb == "pack" and options.file.suffix != kept.ENDING:
+        return complain(f"pack: {str(options.file)!r}: give a name that ends in {kept.ENDING}", 2)
     with kept.meant(options.run) as run:
-        path = kept.keep(run, options.name, kept.BASELINES)
-        print(f"{options.name} is {run.name} now: {path}")
+        if options.verb == "pack":
+            kept.write(run, options.file)
+        elif options.verb == "baseline":
+            print(f"{options.name} is {run.name} now: {kept.keep(run, options.name, kept.BASELINE)}")
+        else:
+            print(kept.keep(run, options.name or run.name))
     return 0
 
 
@@ -181,90 +170,56 @@ def _baselines(options: argparse.Namespace) -> int:
     from ddptop.agent.client.runs import RunDirError
     from ddptop.tui.drawing import units
 
-    rows: list[tuple[str, ...]] = []
-    values = []
-    for kind in (kept.BASELINES, kept.KEPT):
-        for each in kept.files(kind):
-            try:
-                with kept.opened(each.path) as run:
-                    record = run.record()
-            except RunDirError as problem:
-                complain(problem, 1)
-                continue
-            word = "baseline" if kind == kept.BASELINES else "kept"
-            size = units.size(each.size).strip()
-            rows.append(
-                (each.name, word, record.run, record.program, f"×{record.world:,}", size, units.moment(each.at))
-            )
-            values.append(
-                {
-                    "name": each.name,
-                    "kind": word,
-                    "run": record.run,
-                    "program": record.program,
-                    "world": record.world,
-                    "bytes": each.size,
-                    "at": each.at,
-                    "file": str(each.path),
-                }
-            )
+    values = list[dict[str, object]]()
+    rows: list[tuple[str, ...]] = [("NAME", "", "RUN", "PROGRAM", "RANKS", "SIZE", "KEPT AT")]
+    for each in kept.files():
+        try:
+            with kept.opened(each.path) as run:
+                record = run.record()
+        except RunDirError as problem:
+            complain(problem, 1)
+            continue
+        shown = {"name": each.name, "kind": each.kind, "run": record.run, "program": record.program}
+        values.append({**shown, "world": record.world, "bytes": each.size, "at": each.at, "file": str(each.path)})
+        rows.append((*shown.values(), f"×{record.world:,}", units.size(each.size).strip(), units.moment(each.at)))
     if options.json:
         print_json(values)
-    elif rows:
-        print("\n".join(units.aligned([("NAME", "", "RUN", "PROGRAM", "RANKS", "SIZE", "KEPT AT"), *rows])))
+    elif values:
+        print("\n".join(units.aligned(rows)))
     else:
         print("no baseline yet; `ddptop baseline RUN NAME` keeps one", file=sys.stderr)
     return 0
 
 
-def _keep(options: argparse.Namespace) -> int:
-    from ddptop.agent.client.keeping import kept
-
-    with kept.meant(options.run) as run:
-        print(kept.keep(run, options.name or run.name))
-    return 0
-
-
-def _pack(options: argparse.Namespace) -> int:
-    from ddptop.agent.client.keeping import kept
-
-    if options.file.suffix != kept.ENDING:
-        return complain(f"pack: {str(options.file)!r}: give a name that ends in {kept.ENDING}", 2)
-    with kept.meant(options.run) as run:
-        kept.write(run, options.file)
-    return 0
-
-
 def _gate(options: argparse.Namespace) -> int:
-    from ddptop.agent.client.comparison import gate
-
-    given = {name: getattr(options, name) for name in ("against", "step", "memory") if getattr(options, name)}
-    if options.loss_at:
-        try:
-            given["loss_at"] = tuple(gate.loss(*each) for each in options.loss_at)
-        except ValueError as problem:
-            return complain(f"gate: --loss-at: give {problem}", 2)
     import msgspec
 
-    base = gate.Limits() if options.file is None else gate.read(options.file)
-    limits = msgspec.structs.replace(base, **given, anyway=options.anyway or base.anyway)
-    return judge(options.run, gate.checked(limits, "gate"), junit=options.junit, markdown=options.markdown)
+    from ddptop.agent.client.comparison.gate import Limits, LossAt, Share, read
+
+    kinds: dict[str, Callable[[Any], Any]] = {
+        "against": str, "step": Share, "memory": Share, "loss_at": lambda pairs: tuple(map(LossAt, pairs)),
+    }  # fmt: skip
+    try:
+        given = {name: kind(value) for name, kind in kinds.items() if (value := getattr(options, name)) is not None}
+        if options.anyway:
+            given["anyway"] = True
+        limits = Limits(**given) if options.file is None else msgspec.structs.replace(read(options.file), **given)
+    except ValueError as problem:
+        return complain(f"gate: {problem}", 2)
+    return judge(options.run, limits, junit=options.junit, markdown=options.markdown)
 
 
 def judge(name: str | Run, limits: Limits, *, junit: Path | None = None, markdown: bool = False) -> int:
     """Judge a run by limits, print a line each, and return the exit code."""
-    from ddptop.agent.client.comparison import compared, gate, reading
+    from ddptop.agent.client.comparison import gate
     from ddptop.agent.client.keeping import kept
 
     with contextlib.ExitStack() as opened:
         run = opened.enter_context(kept.meant(name)) if isinstance(name, str) else name
-        measured = reading.read(run, _who())
-        comparison = None
-        if limits.step or limits.memory:
-            other = opened.enter_context(against(limits.against, run))
-            comparison = compared.compare(reading.read(other, _who()), measured, anyway=limits.anyway)
-        outcomes = gate.judge(limits, measured, run.mask().line(run.record().cause or ""), comparison)
-    code = gate.code(outcomes)
+        measured, comparison = _read(run), None
+        if limits.compares:
+            comparison = beside(run, limits.against, measured, anyway=limits.anyway)
+        outcomes = gate.judge(limits, measured, comparison)
     if junit is not None:
         try:
             junit.write_text(gate.junit(run.name, outcomes), encoding="utf-8")
@@ -278,39 +233,13 @@ def judge(name: str | Run, limits: Limits, *, junit: Path | None = None, markdow
             print(f"{gate.WORDS[each.code]:<12} {each.name:<{width}}  {each.text}")
         if comparison is not None and comparison.outcome in ("slower", "faster"):
             print(f"{'':<12} {'':<{width}}  {comparison.verdict}")
-    return code
+    return gate.code(outcomes)
 
 
-def beside(run: Run, name: str) -> Comparison:
+def beside(run: Run, name: str, measured: Measured | None = None, *, anyway: bool = False) -> Comparison:
     """Return a run compared with another one, that of a baseline before all others of that name."""
-    from ddptop.agent.client.comparison import compared, reading
-
-    with against(name, run) as other:
-        return compared.compare(reading.read(other, _who()), reading.read(run, _who()))
-
-
-@contextlib.contextmanager
-def against(name: str, run: Run | None = None) -> Iterator[Run]:
-    """Open what a run is to be compared with: by its whole name, so that what is absent is not taken for another.
-
-    Raises:
-        RunDirError: there is nothing of that name, or it is the run itself.
-    """
-    from ddptop.agent.client import runs
+    from ddptop.agent.client.comparison import compared
     from ddptop.agent.client.keeping import kept
 
-    is_packed = any(each.name == name for kind in (kept.BASELINES, kept.KEPT) for each in kept.files(kind))
-    if not is_packed and kept.found(name) is None and name not in runs.meant(name):
-        raise runs.RunDirError(
-            f"against {name!r}: no such run or baseline of that whole name; "
-            "`ddptop ps` and `ddptop baselines` list them"
-        )
-    with kept.meant(name, kept.BASELINES, kept.KEPT) if is_packed else kept.meant(name) as other:
-        if run is not None and _which(other) == _which(run):
-            raise runs.RunDirError(f"against {name!r}: that is {run.name} itself; name another run")
-        yield other
-
-
-def _which(run: Run) -> tuple[str, int]:
-    record = run.record()
-    return record.run_id, record.created_at_ns
+    with kept.against(name, run) as other:
+        return compared.compare(_read(other), measured or _read(run), anyway=anyway)

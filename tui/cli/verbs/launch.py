@@ -191,11 +191,11 @@ def _run(options: argparse.Namespace) -> int:
         if is_detached(options) or options.slurm:
             return complain("launch: --gate waits for the end of the run; later: `ddptop gate RUN FILE`", 2)
         limits = gate.read(options.gate)
-        if limits.step or limits.memory:
-            from ddptop.tui.cli.verbs import comparing
+        if limits.compares:
+            from ddptop.agent.client.keeping import kept
 
             # What it is to be compared with has to be there, before hours are spent.
-            with comparing.against(limits.against):
+            with kept.against(limits.against):
                 pass
     try:
         if options.slurm:

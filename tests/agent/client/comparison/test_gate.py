@@ -15,13 +15,15 @@ from support.values.ended_runs import recorded
 
 from ddptop.agent import wire
 from ddptop.agent.client.comparison import compared, gate, reading
-from ddptop.agent.client.comparison.gate import PASSED, REGRESSED, UNTOLD, Limits, Outcome
+from ddptop.agent.client.comparison.gate import PASSED, REGRESSED, UNTOLD, Limits, LossAt, Outcome, Share
 from ddptop.agent.client.comparison.measured import Curve
 from ddptop.agent.client.comparison.statistics import Change
 from ddptop.agent.client.runs import Run
 from ddptop.agent.record.recording import INSERT_EVENT, open_file
 from ddptop.agent.run import ends
 from ddptop.agent.run.rundir import Ended, RunDir
+
+LOSS = Limits(loss_at=(LossAt((300, 9.0)),))
 
 
 def judged(limits: Limits, **run: Any) -> list[Outcome]:
@@ -30,7 +32,8 @@ def judged(limits: Limits, **run: Any) -> list[Outcome]:
         reading.read(Run(recorded(name, **how)), "test")
         for name, how in (("usual", {"seed": 1}), ("new", {"seed": 2, **run}))
     )
-    return gate.judge(limits, measured, "exit code 1", compared.compare(usual, measured))
+    comparison = compared.compare(usual, measured) if limits.compares else None
+    return gate.judge(limits, measured, comparison)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +43,7 @@ def judged(limits: Limits, **run: Any) -> list[Outcome]:
 def test_a_limit_of_the_step_time(longer_ms: float, limit: str, code: int) -> None:
     """Noise that could hide what the limit is about makes no pass."""
     longer = {(rank, "backward"): longer_ms for rank in (0, 1)}
-    outcomes = judged(Limits(against="usual", step=limit, memory="10%"), longer=longer)
+    outcomes = judged(Limits(against="usual", step=Share(limit), memory=Share("10%")), longer=longer)
     assert [each.name for each in outcomes] == ["end", "step", "memory"]
     assert outcomes[1].code == code
     assert gate.code(outcomes) == code
@@ -49,21 +52,21 @@ def test_a_limit_of_the_step_time(longer_ms: float, limit: str, code: int) -> No
 @pytest.mark.parametrize("state", ["failed", "killed", "lost"])
 def test_a_run_whose_rank_died_never_passes(state: str) -> None:
     """However fast it was until then."""
-    outcomes = judged(Limits(loss_at=((300, 9.0),)), state=state)
+    outcomes = judged(LOSS, state=state, cause="exit code 1")
     assert gate.code(outcomes) == REGRESSED
     assert outcomes[0].text == f"new {state}: exit code 1"
 
 
 def test_a_limit_of_the_loss() -> None:
     """It is judged at its step, and not told of a step that the run has not made."""
-    outcomes = judged(Limits(loss_at=((300, 2.0), (300, 0.5), (5000, 2.0))))
+    outcomes = judged(Limits(loss_at=tuple(map(LossAt, ((300, 2.0), (300, 0.5), (5000, 2.0))))))
     assert [each.code for each in outcomes] == [PASSED, PASSED, REGRESSED, UNTOLD]
 
 
 @pytest.mark.parametrize("broken", [{0: 51, 1: 51}, {1: 51}, {1: 390}])
 def test_a_loss_that_is_no_number_keeps_no_limit(broken: dict[int, int]) -> None:
     """Of one rank as of all, and however good it was before."""
-    outcomes = judged(Limits(loss_at=((300, 9.0),)), broken=broken)
+    outcomes = judged(LOSS, broken=broken)
     assert gate.code(outcomes) == REGRESSED
     assert outcomes[1].text == f"not finite by step {min(broken.values())}, limit 9"
 
@@ -73,7 +76,7 @@ def test_a_loss_that_is_known_of_long_before_only_is_not_told() -> None:
     run = reading.read(Run(recorded("new")), "test")
     curve = run.curves["loss"]
     early = Curve(curve.steps[:50], curve.at[:50], curve.mean[:50])
-    outcomes = gate.judge(Limits(loss_at=((300, 9.0),)), replace(run, curves={"loss": early}), "", None)
+    outcomes = gate.judge(LOSS, replace(run, curves={"loss": early}), None)
     assert outcomes[1].code == UNTOLD
 
 
@@ -110,7 +113,7 @@ def test_a_finished_run_whose_rank_died_never_passes(how: str, said: str) -> Non
     """By whatever of its end is recorded, as where its launcher has ignored it."""
     directory = recorded("new", max_restarts=1)
     died(how, directory)
-    outcomes = gate.judge(Limits(loss_at=((300, 9.0),)), reading.read(Run(directory), "test"), "", None)
+    outcomes = gate.judge(LOSS, reading.read(Run(directory), "test"), None)
     assert (outcomes[0].code, outcomes[0].text) == (REGRESSED, said)
 
 
@@ -123,7 +126,7 @@ def test_a_rank_without_numbers_is_not_stood_for_by_the_others(name: str, place:
     table[1, 100:] = np.nan
     holed = replace(other, values={**other.values, name: table})
     pair = (holed, one) if is_first else (one, holed)
-    outcomes = gate.judge(Limits(against="a", step="20%", memory="20%"), pair[1], "", compared.compare(*pair))
+    outcomes = gate.judge(Limits(against="a", step=Share("20%"), memory=Share("20%")), pair[1], compared.compare(*pair))
     assert outcomes[place] == (name, UNTOLD, f"cannot tell: rank 1 of new lacks {name} numbers")
     assert outcomes[3 - place].code == PASSED
 
@@ -140,12 +143,12 @@ def test_a_pass_is_one_that_noise_cannot_make(part: float, within: float, code: 
     run = reading.read(Run(recorded("new")), "test")
     number = compared.Number("step_p50_ms", "step", "ms", None, None, Change(part, within))
     found = compared.Comparison("usual", "new", "", (), (), (400, 400), [number], "same", "")
-    assert gate.judge(Limits(against="usual", step="5%"), run, "", found)[1].code == code
+    assert gate.judge(Limits(against="usual", step=Share("5%")), run, found)[1].code == code
 
 
 def test_runs_that_cannot_be_compared_are_not_told() -> None:
     """Unless a limit is broken that needs no other run."""
-    outcomes = judged(Limits(against="usual", step="5%"), sent=10**7)
+    outcomes = judged(Limits(against="usual", step=Share("5%")), sent=10**7)
     assert gate.code(outcomes) == UNTOLD
     assert "another model" in outcomes[1].text
 
@@ -154,14 +157,14 @@ def test_runs_that_cannot_be_compared_are_not_told() -> None:
 def test_a_limit_that_is_no_number_is_refused(text: str) -> None:
     """Nothing is ever larger than NaN."""
     with pytest.raises(ValueError, match="percentage"):
-        gate.share(text)
+        Share(text)
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "", "5%"])
 def test_a_loss_that_is_no_number_is_refused(text: str) -> None:
     """Nor is any."""
     with pytest.raises(ValueError, match="a loss"):
-        gate.loss("500", text)
+        LossAt(("500", text))
 
 
 @pytest.mark.parametrize(
@@ -169,10 +172,10 @@ def test_a_loss_that_is_no_number_is_refused(text: str) -> None:
     [
         ('step = "5%"', "against which run?"),
         ('against = "x"', "no limit"),
-        ('against = "x"\nstep = "nan"', "step 'nan': give a percentage"),
+        ('against = "x"\nstep = "nan"', "step: 'nan': give a percentage"),
         ("loss_at = [[500, nan]]", "a loss that is a number"),
         ('against = "x"\nsteps = "5%"', "steps"),
-        ("step = 5", "Expected `str`"),
+        ("step = 5", "step: '5': give a percentage"),
         ("step = ", "limits.toml"),
         (None, "No such file"),
     ],

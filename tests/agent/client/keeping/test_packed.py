@@ -62,7 +62,7 @@ def test_a_run_that_goes_on_is_not_packed(data: Path) -> None:
     kept.keep(run, "best")
     with pytest.raises(PackedError, match="kept as best already"):
         kept.keep(other, "best")
-    assert kept.keep(run, "nightly", kept.BASELINES) == kept.keep(other, "nightly", kept.BASELINES)
+    assert kept.keep(run, "nightly", kept.BASELINE) == kept.keep(other, "nightly", kept.BASELINE)
     with kept.meant("nightly") as found:
         assert found.name == "b"
     (data / "x.ddptop").touch()
@@ -167,14 +167,14 @@ def test_the_output_of_ranks_without_an_agent_is_packed(data: Path, names: tuple
         assert [stream.source.rank for stream in RunLogs(again.directory).streams] == before
 
 
-@pytest.mark.parametrize("swollen", ["wide row", "many rows", "many kinds", "many ranks", "long record"])
+@pytest.mark.parametrize("swollen", ["wide row", "many rows", "many buckets", "many ranks", "long record"])
 def test_a_small_file_takes_little_memory(data: Path, swollen: str) -> None:
     """A file of some KiB has millions of empty things in it; it is refused before they are made."""
     most = 4 << 20
     rows, part = {
         "wide row": (b"\x81\xa6events\x91\xdd" + most.to_bytes(4, "big") + b"\x90" * most, 2),
         "many rows": (b"\x81\xa6events\xdd" + most.to_bytes(4, "big") + b"\x90" * most, 2),
-        "many kinds": (b"\xdf" + most.to_bytes(4, "big") + b"\xa1x\x90" * most, 3),
+        "many buckets": (b"\xdd" + most.to_bytes(4, "big") + b"\x90" * most, 3),
         "many ranks": (b"[" + b"{}," * most + b"{}]", 1),
         "long record": (b'{"arguments":[' + b'"",' * most + b'""]}', 0),
     }[swollen]

@@ -23,16 +23,20 @@ from ddptop.agent.client.comparison.statistics import Estimate
 from ddptop.agent.client.history.columns import Columns
 from ddptop.agent.record import recording
 from ddptop.agent.run import rundir
+from ddptop.agent.run.files import masking
 from ddptop.agent.wire.frames import Restart
 from ddptop.tui.cli.output.html import plots
 from ddptop.tui.cli.output.html.page import rendered
-from ddptop.tui.cli.output.html.plots import HEIGHT, Axes, axes_for, band, line
+from ddptop.tui.cli.output.html.plots import HEIGHT, Plot
 
 HOSTILE = f'<script src="http://evil/x.js"></script><img src=x onerror=alert(1)>"\'>{{{{ 7 * 7 }}}}{EVIL}'
 SLOW = wire.Verdict(
     2, "slow_rank", "rank 1 holds the others back", int((NOW - 60) * 1e9), until_at_ns=int((NOW - 30) * 1e9),
     rank=1, line="model.py:212 attend",
 )  # fmt: skip
+
+
+NOTHING = masking.Mask(Path("/nonexistent"), RUN)
 
 
 def columns(table: np.ndarray) -> Columns:
@@ -71,6 +75,7 @@ class Read(HTMLParser):
 def shown(*happened: wire.Event | wire.Verdict, comparison: Comparison | None = None, **changes: Any) -> Read:
     """Return the page on a run that has failed."""
     usual: dict[str, Any] = {"frame": frame("failed"), "record": RUN, "report": REPORT, "numbers": numbers()}
+    usual["mask"] = NOTHING
     return Read(rendered(happened=happened, comparison=comparison, **{**usual, **changes}))
 
 
@@ -124,6 +129,21 @@ def test_nothing_that_a_run_says_becomes_markup() -> None:
     assert policy["content"] == "default-src 'none'; style-src 'unsafe-inline'"
 
 
+def test_no_secret_of_the_run_is_on_the_page(tmp_path: Path) -> None:
+    """Wherever it stands: the page is put where others read it."""
+    secret = 's3cr3t "value"'
+    record = replace(RUN, arguments=("--key", secret))
+    masking.store(tmp_path, record)
+    rank = replace(frame("failed").ranks[0], ended=secret)
+    said = frame("failed", cause=secret, note=f"it says {secret}")
+    said = replace(said, ranks=(rank, *said.ranks[1:]))
+    report, mask = dataclasses.replace(REPORT, cause=secret), masking.Mask(tmp_path, masking.masked(record))
+    event = wire.Event(int(NOW * 1e9), secret)
+    page = shown(event, replace(SLOW, line=secret), frame=said, report=report, record=record, mask=mask)
+    assert "s3cr3t" not in page.text
+    assert page.text.count("***") >= 4
+
+
 def test_each_plot_is_whole_and_within_its_frame() -> None:
     """As an XML parser of Python reads it: no number of a path is unknown, or outside."""
     wild = np.full((3, 100), 20.0)
@@ -137,6 +157,7 @@ def test_each_plot_is_whole_and_within_its_frame() -> None:
         REPORT,
         [SLOW],
         numbers(3, step=each, loss=each, memory=each),
+        NOTHING,
     )
     drawn = re.findall(r"<svg.*?</svg>", seen, re.DOTALL)
     assert len(drawn) == 4 + 3
@@ -151,19 +172,30 @@ def test_each_plot_is_whole_and_within_its_frame() -> None:
     assert "restarted as a whole after step 50" in seen
 
 
+def path_of(plot: Plot) -> str:
+    """Return the last path that was drawn."""
+    return plot.shapes[-1][1]
+
+
 def test_a_curve_is_interrupted_where_nothing_is_known() -> None:
     """Not where every second step is recorded; a value alone is a point."""
     steps = np.arange(1.0, 41)
     values = np.ones(40)
     values[1::2] = np.nan
-    axes = Axes(steps, 0.0, 2.0)
-    assert line(axes, steps, values).count("M") == 1
+    plot = Plot("", "", steps, np.array([0.0, 2.0]))
+    plot.line(values, "hue-0", "")
+    assert path_of(plot).count("M") == 1
     values[5:35] = np.nan
-    assert line(axes, steps, values).count("M") == 2
+    plot.line(values, "hue-0", "")
+    assert path_of(plot).count("M") == 2
     values[:] = np.nan
-    assert line(axes, steps, values) == band(axes, steps, values, values) == ""
+    plot.line(values, "hue-0", "")
+    assert path_of(plot) == ""
+    plot.band(values, values, "hue-0", "")
+    assert path_of(plot) == ""
     values[7] = 1.0
-    assert re.fullmatch(r"M[\d.]+ [\d.]+h0", line(axes, steps, values))
+    plot.line(values, "hue-0", "")
+    assert re.fullmatch(r"M[\d.]+ [\d.]+h0", path_of(plot))
 
 
 def test_an_axis_has_room_for_nearly_all() -> None:
@@ -171,12 +203,11 @@ def test_an_axis_has_room_for_nearly_all() -> None:
     steps = np.arange(1.0, 1001)
     times = np.full((1, 1000), 100.0)
     times[0, 3] = 60_000
-    assert axes_for(steps, times, from_zero=True).high < 200
-    falling = np.geomspace(100, 0.01, 1000)[None]
-    axes = axes_for(steps, falling, from_zero=False)
-    middle = axes.y(1.0) - (axes.y(100.0) + axes.y(0.01)) / 2
+    assert Plot("", "", steps, times, from_zero=True).high < 200
+    plot = Plot("", "", steps, np.geomspace(100, 0.01, 1000)[None])
+    middle = plot.y(1.0) - (plot.y(100.0) + plot.y(0.01)) / 2
     assert abs(middle) < HEIGHT / 50
-    assert axes_for(steps, np.full((1, 1000), np.nan), from_zero=True).high == 1.0
+    assert Plot("", "", steps, np.full((1, 1000), np.nan), from_zero=True).high == pytest.approx(1.08)
     assert plots.bar([("a", 1.0), ("b", float("nan")), ("c", 3.0)], 100, 4.0) == [(0.0, 25.0, "a"), (25.0, 75.0, "c")]
 
 
