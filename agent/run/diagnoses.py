@@ -90,7 +90,7 @@ DIAGNOSES: Final[Mapping[str, Diagnosis]] = {
         about="Counts the tensors, arrays and Python objects of some ranks before and after the same steps, and says "
         "what there is more of: the line that made it, and what holds it. The ranks are held for the counts alone.",
         examples="""
-        ddptop memory resnet-7f                 # the rank that grows, or the first 8
+        ddptop memory resnet-7f                 # the one that grows, or the first 8
         ddptop memory resnet-7f --ranks 0,2 --steps 20
         ddptop memory resnet-7f --list          # the looks kept with the run
         """,

@@ -54,7 +54,7 @@ RULES: Final[Mapping[str, Rule]] = {
 WITHOUT_AGENT: Final[Mapping[str, frozenset[str] | None]] = {
     "freeze": _MOVING,
     "resume": frozenset({"frozen"}),
-    "join": None,
+    "join": _MOVING | {"starting"},
     "kill": None,
 }
 """What is offered of a run whose ranks have no agent, and in which states; None: in all but the ended ones."""
@@ -119,7 +119,7 @@ class Offers(NamedTuple):
     def remedy(self, action: str) -> str:
         """Return the action after which one that is not offered would be; empty where there is none."""
         if not self._replace(state="running", waiting=False, all_ended=False).has(action):
-            return ""
+            return "freeze" if action == "pause" and self.has("freeze") else ""
         return next((other for other in ("cancel", "resume") if self.has(other)), "")
 
 

@@ -70,9 +70,12 @@ _SIGN_WORDS: Final = (
 _WORDS: Final = (
     ("own time", "a step without its waiting: what the rank itself needs"),
     ("all-reduce", "time of a call, waiting for peers included: p50, p99"),
+    ("by looks", "parts of the time, from samples of its stack; ± is their error"),
+    ("by log", "step, total and loss are those that its log names"),
     ("clipped", "outliers are out of the plot's range"),
     ("rss, mem", "resident memory of the process; memory on the device"),
     ("cpu", "percent of one core, data workers included"),
+    ("not prepared", "started without ddptop, and seen from outside"),
     ("pause", "all ranks hold at the same step and can go on"),
     ("freeze", "SIGSTOP to all ranks, wherever they are"),
     ("stop", "the run ends at a step, after a checkpoint"),

@@ -156,7 +156,7 @@ def _parsers(parser):
 
 @pytest.mark.parametrize("verb", FAMILIES)
 def test_help_of_a_verb_has_a_sentence_an_example_and_the_exit_codes(verb: str) -> None:
-    """Each example is a command line of that verb which the parser takes."""
+    """Each example is a command line of that verb which the parser takes, and stays in one line."""
     (parser,) = (each for each in _parsers(_parser(verb)) if each.prog == f"ddptop {verb}")
     assert re.fullmatch(r"[A-Z][^\n]+\.", parser.description or "")
     head, examples, codes = re.split(r"^examples?:\n|^exit codes:\n", parser.epilog or "", flags=re.MULTILINE)
@@ -167,7 +167,8 @@ def test_help_of_a_verb_has_a_sentence_an_example_and_the_exit_codes(verb: str) 
         ours = words[words.index("ddptop") + 1 :]
         assert _parser(verb).parse_args(ours[: ours.index("--")] if "--" in ours else ours).verb == verb
     assert all(re.match(r"  (\d+|N) +\S", line) for line in codes.splitlines())
-    assert all(len(line) <= 80 for line in (parser.epilog or "").splitlines())
+    # In 80 columns argparse breaks what is longer.
+    assert all(len(line) <= 78 for line in (parser.epilog or "").splitlines())
 
 
 @pytest.mark.parametrize("verb", FAMILIES)

@@ -34,7 +34,8 @@ def test_each_state_offers_what_can_be_done_in_it(state: str) -> None:
     [
         ("running", {"freeze", "join", "kill"}),
         ("stalled", {"freeze", "join", "kill"}),
-        ("frozen", {"resume", "join", "kill"}),
+        # What is stopped comes to no safe point.
+        ("frozen", {"resume", "kill"}),
         ("starting", {"join", "kill"}),
         ("finished", set()),
     ],
@@ -73,6 +74,10 @@ def test_a_run_whose_ranks_have_all_ended_can_only_be_killed(state: str) -> None
         ("profile", "finished", {"waiting": True}, ""),
         ("profile", "frozen", {"known_by": "outside"}, ""),
         ("freeze", "frozen", {"known_by": "outside"}, "resume"),
+        ("pause", "running", {"known_by": "outside"}, "freeze"),
+        ("join", "frozen", {"known_by": "outside"}, "resume"),
+        ("profile", "running", {"known_by": "outside"}, ""),
+        ("pause", "finished", {"known_by": "outside"}, ""),
     ],
 )
 def test_a_refused_action_names_the_one_that_helps(action: str, state: str, known: dict[str, Any], helps: str) -> None:

@@ -158,7 +158,7 @@ def _host_json(host: HostFrame) -> dict[str, Any]:
 
 def run_json(frame: Frame) -> dict[str, Any]:
     """Return the documented form of one run in `ps --json`."""
-    names = ("run", "state", "program", "world", "backend", "device", "step", "exit_code", "cause")
+    names = ("run", "state", "program", "world", "backend", "device", "step", "known_by", "exit_code", "cause")
     row = {name: getattr(frame, name) for name in names}
     return {
         **row,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _RUN: Final = "name of a run, its beginning or its last 4 digits; a kept run or a baseline; or a packed file"
 _GATED: Final = {
     0: "all limits are kept",
-    1: "a limit is passed, or a rank has died",
+    1: "a limit is exceeded, or a rank has died",
     2: "wrong options, or no such run",
     3: "the runs cannot be compared, or noise allows no answer",
 }
@@ -67,7 +67,7 @@ def add(verbs: Verbs) -> None:
     gate = add_verb(
         verbs, "gate", "check a run against limits, with an exit code for CI",
         "Checks an ended run: that no rank has died, and that step time, memory and loss keep their limits. A limit "
-        "counts as passed only where noise alone does not make such a change.",
+        "counts as exceeded only where noise alone does not make such a change.",
         """
         ddptop gate resnet-91c2 --against nightly --step 5% --memory 10%
         ddptop gate resnet-91c2 --loss-at 500 2.1

@@ -45,8 +45,8 @@ def add(verbs: Verbs) -> None:
         "the dashboard does not end the run.",
         """
         ddptop launch --world 4 resnet         # a program of `ddptop programs`
-        ddptop launch train.py -- --lr 0.1     # your script; its own options after --
-        ddptop launch --detach -m pkg.train    # a module; return once it makes steps
+        ddptop launch train.py -- --lr 0.1     # your script; its options after --
+        ddptop launch --detach -m pkg.train    # a module; back once it makes steps
         ddptop launch --slurm train.py         # on all nodes of this allocation
         """,
         LAUNCHED,

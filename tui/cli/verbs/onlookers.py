@@ -25,7 +25,7 @@ def add(verbs: Verbs) -> None:
         "--notify URL` and the settings do the same for a run from its start.",
         """
         ddptop notify --test https://example.org/hook   # does a message arrive?
-        ddptop notify resnet-7f --to ntfy://my-topic    # pip install 'ddptop[notify]'
+        ddptop notify resnet-7f --to ntfy://my-topic    # by Apprise
         ddptop notify resnet-7f --to 'exec:page --loud' # JSON on its standard input
         ddptop notify resnet-7f --off
         """,

@@ -34,7 +34,7 @@ def add(verbs: Verbs) -> None:
         """
         ddptop attach                       # the only live run
         ddptop attach resnet-7f --view heatmap
-        ddptop attach 21869                    # by pid; nobody need have prepared it
+        ddptop attach 21869                    # by pid, also of a plain torchrun
         ddptop attach 7f3a --screenshot a.svg  # its last 4 digits
         ddptop attach ada@node1:resnet-7f      # of another machine, over ssh
         """,
