@@ -148,11 +148,11 @@ def place_of_looks(looks: ByLooks | None) -> str:
     return f"{looks.line_share:.0%} at {looks.line}"
 
 
-def stepless(frame: Frame, joins: str) -> str:
-    """Say why a view of steps is empty, and what shows them, of a run that is seen from outside; else nothing."""
+def stepless(frame: Frame) -> str:
+    """Say why a view of steps is empty, of a run that is seen from outside; else nothing."""
     if frame.known_by != OUTSIDE:
         return ""
-    return "no step is seen from outside" + ("" if frame.state in ENDED else f" · {_more(frame, joins)}")
+    return "the log names steps, and not their times" if frame.from_log else "no step is seen from outside"
 
 
 def can_be_joined(frame: Frame) -> bool:
@@ -170,7 +170,7 @@ def _minor(frame: Frame) -> int:
 def _more(frame: Frame, joins: str) -> str:
     if can_be_joined(frame):
         return f"{joins} joins (Python 3.{_minor(frame)})"
-    return "next: torchrun … -m ddptop.agent train.py"
+    return f"next time: … -m ddptop.agent {frame.program}"
 
 
 def lasting(frame: Frame) -> str:

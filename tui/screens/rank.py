@@ -239,7 +239,7 @@ def _by_looks(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
         cost = f" of the last half minute, at {looks.cost_percent:.1f}% of a core"
         yield from _fact("looks", f"{looks.looks:,}".rjust(6), width, ink, after=cost)
     if rank.from_log:
-        yield from _fact("number", units.count(rank.step).rjust(6), width, ink, after=", by its log")
+        yield from _fact("step", units.count(rank.step).rjust(6), width, ink, after=", by its log")
 
 
 def _phases(

@@ -21,7 +21,7 @@ from ddptop.agent.outside.processes import Processes
 from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.agent.wire.frames import ENDED
+from ddptop.agent.wire.frames import ENDED, OUTSIDE
 
 
 def found() -> list[Group]:
@@ -67,8 +67,8 @@ def frame_of(group: Group) -> Frame:
     run = records.run_of(group)
     members = {rank: records.member(group, rank, process, 0) for rank, process in group.ranks.items()}
     frame, ranks = recorded.by_record(replace(run, state="running"), members)
-    shown = [replace(each, state="running") if each.pid is not None else each for each in ranks]
-    return replace(whole(frame, shown), unmet=True)
+    shown = [replace(each, state="running", known_by=OUTSIDE) if each.pid is not None else each for each in ranks]
+    return replace(whole(frame, shown), unmet=True, known_by=OUTSIDE)
 
 
 def _live() -> Iterator[tuple[RunDir, set[Process]]]:

@@ -47,7 +47,7 @@ def test_the_header_says_how_it_is_known_how_sure_it_is_and_what_to_do(width: in
     assert all(width_of([*row]) <= width for row in header_rows(outside_frame(), width, INK, KEYS, roomy=False))
     assert re.match(r"by looks ± 2  df+b+o+w+· +forward +39% +backward +26% +wait +20%", lines[1])
     assert lines[2] == "no slow rank (one that waits 15 points less would be named)"
-    assert lines[3] == "steps not known, seen from outside · next: torchrun … -m ddptop.agent train.py"
+    assert lines[3] == "steps not known, seen from outside · next time: … -m ddptop.agent train.py"
     joinable = outside_frame(ranks=tuple(outside_rank(rank, python_version="3.14") for rank in range(2)))
     assert header(joinable, width)[3] == "steps not known, seen from outside · J joins (Python 3.14)"
     assert can_be_joined(joinable)
@@ -83,7 +83,7 @@ def test_what_the_log_names_is_marked_as_such() -> None:
     assert header(frame, 78)[1].startswith("step 1,284/4,000 by its log  32%  loss 0.8764  by looks ± 2  df")
     assert header(frame, 78)[3].startswith("steps by log, seen from outside · ")
     facts = "\n".join(text_of(row) for row in fact_rows(rank, frame, 60, INK))
-    assert re.search(r"number +1,284, by its log", facts)
+    assert re.search(r"step +1,284, by its log", facts)
 
 
 def test_without_looks_their_reason_is_said_and_no_part_is_zero() -> None:
@@ -95,12 +95,13 @@ def test_without_looks_their_reason_is_said_and_no_part_is_zero() -> None:
 
 
 async def test_views_of_steps_say_why_they_are_empty() -> None:
-    """Heatmap, timeline and plot, each in one line with what to do."""
+    """Heatmap, timeline and plot, each in one line; what to do stands in the header once."""
     app = still_app(outside_frame())
     async with app.run_test(size=(120, 40)) as pilot:
         for key in "34":
             await settled(pilot, key)
-            assert "no step is seen from outside · next: torchrun … -m ddptop.agent train.py" in seen(app)
+            assert "no step is seen from outside" in seen(app)
+            assert seen(app).count("-m ddptop.agent") == 1
         await settled(pilot, "2")
         assert re.search(r"wait +oth.* at\b", seen(app))
         assert "45% at train.py:40 main" in seen(app)
@@ -111,7 +112,7 @@ def test_status_and_lines_say_the_same() -> None:
     frame = outside_frame(verdicts=(SLOW,), named_from_share=None)
     lines = card(frame)
     assert SLOW.text in lines
-    assert "steps not known, seen from outside · next: torchrun … -m ddptop.agent train.py" in lines
+    assert "steps not known, seen from outside · next time: … -m ddptop.agent train.py" in lines
     (looks,) = [line for line in lines if line.startswith("by looks")]
     assert re.fullmatch(
         r"by looks \(± 2\): forward (39|40)%, backward 26%, wait 20%, optimizer 6%, other 4%, data 4%", looks

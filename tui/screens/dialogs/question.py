@@ -127,9 +127,10 @@ def about_freeze(run: str, left_s: float | None, reason: str, resume: str) -> Qu
         when = "after its timeout, which is not known here"
     else:
         when = f"in {units.duration(left_s).strip()}" if left_s > 0 else "at any moment"
+    countdown = "" if left_s is None else "A countdown is shown; "
     risk = (
         f"Sends SIGSTOP to all processes. The timeout of a collective in progress keeps running: "
-        f"it may fail {when}. A countdown is shown; {resume} resumes."
+        f"it may fail {when}. {countdown}{resume} resumes."
     )
     if not reason:
         return Question(f"Freeze {run}?", (risk,), ((FREEZE, "Freeze"),))

@@ -224,7 +224,7 @@ class Heatmap(RankView):
             keys=keys_of(self),
             hosts=frame.hosts,
             before=self._before,
-            stepless=stepless(frame, keys_of(self)["run.join"]),
+            stepless=stepless(frame),
         )
 
     def _key(self, y: int, sight: Sight) -> object:

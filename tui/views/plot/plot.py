@@ -406,7 +406,7 @@ def notes(drawn: Contents, look: Look, frame: Frame, run: tuple[int, int] | None
 
 def _nothing(frame: Frame, run: tuple[int, int] | None, look: Look, keys: Mapping[str, str]) -> str:
     """Say why there is no curve, and what to do."""
-    if from_outside := stepless(frame, keys["run.join"]):
+    if from_outside := stepless(frame):
         return from_outside
     by_step = None if frame.history is None else frame.history.by_step
     if by_step is not None and not by_step.complete:

@@ -241,6 +241,9 @@ def _columns_for(column: Column, frame: Frame, *, grouped: bool) -> tuple[Column
             return (replace(column, importance=_UNKNOWN),)
         case key if key in LETTERS and frame.known_by == OUTSIDE:
             return (_share(column),)
+        case "loss" if frame.known_by == OUTSIDE:
+            # The line on which a rank stands says more.
+            return (replace(column, importance=4),)
         case "note" if frame.known_by == OUTSIDE:
             return PLACE_OF_LOOKS, column
         case "p50" | "p99" if frame.collective in _SHORT:
@@ -277,15 +280,16 @@ def placed(columns: Iterable[Column], ranks: Sequence[RankFrame], shown: Collect
 
     A phase in which the ranks differ by a good part of a step comes before the others, a number that no rank has last.
     """
-    step_ms = max((rank.step_ms or 0.0 for rank in ranks), default=0.0)
+    # By looks from outside a phase is a part of one.
+    whole = max((rank.step_ms or 0.0 for rank in ranks), default=0.0) or 1.0
     found = []
     for column in columns:
         importance = column.importance
         if column.key in LETTERS:
-            amounts = [(rank.phases_ms or {}).get(column.key) or 0.0 for rank in ranks]
+            amounts = [float(column.value(rank) or 0.0) for rank in ranks]
             # One that is there stays until the difference is small: it is not to come and go with every frame.
             least = _DIFFERS / 2 if column.key in shown else _DIFFERS
-            if amounts and max(amounts) - min(amounts) > least * step_ms:
+            if amounts and max(amounts) - min(amounts) > least * whole:
                 importance = _DIFFERENT
         if importance > _DIFFERENT and ranks and all(column.value(rank) is None for rank in ranks):
             importance = _UNKNOWN

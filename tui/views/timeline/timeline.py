@@ -259,15 +259,9 @@ class TimelineView(RankView):
         if y < len(self._drawn):
             return self.grounded(self._drawn[y], 0, self.size.width)
         history = self.frame.history
-        stepless_ = stepless(self.frame, keys_of(self)["run.join"])
-        nothing = (
-            f" {stepless_}"
-            if stepless_
-            else " no step is complete yet"
-            if history is None or history.steps.complete
-            else " loading history"
-        )
-        text = nothing if y == 0 and self._line is None else ""
+        is_known = history is None or history.steps.complete
+        nothing = stepless(self.frame) or ("no step is complete yet" if is_known else "loading history")
+        text = f" {nothing}" if y == 0 and self._line is None else ""
         return self.grounded(
             Strip([Segment(units.shorten(text, self.size.width), self.ink["label"])]), 0, self.size.width
         )
