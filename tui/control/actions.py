@@ -26,8 +26,10 @@ class Rule:
     """States of the run; None: all but the ended ones, also those that only a newer agent says."""
     launched: bool = False
     """True where ddptop must have launched the run."""
-    known_by: str = ""
-    """What the numbers of the run must come from, as `RunFrame.known_by` has it; empty: from anything."""
+    joined: bool = False
+    """True where the agent must have joined ranks that ran already."""
+    outside: frozenset[str] | None = frozenset()
+    """In the place of `states`, of a run that goes on without an agent in its ranks."""
 
 
 _MOVING: Final = frozenset({"running", "stalled", "held"})
@@ -36,28 +38,19 @@ _HELD: Final = frozenset({"paused"})
 RULES: Final[Mapping[str, Rule]] = {
     "pause": Rule(_MOVING),
     "cancel": Rule(frozenset({"pausing"})),
-    "resume": Rule(_HELD | {"frozen"}),
-    "freeze": Rule(frozenset({"stalled", "pausing"})),
+    "resume": Rule(_HELD | {"frozen"}, outside=frozenset({"frozen"})),
+    "freeze": Rule(frozenset({"stalled", "pausing"}), outside=_MOVING),
     "step": Rule(_HELD),
     "checkpoint": Rule(_MOVING | _HELD),
     # Where there are steps to make it over, or ranks that can be held.
     **{name: Rule(_MOVING if each.steps is not None else _MOVING | _HELD) for name, each in DIAGNOSES.items()},
     "stop": Rule(_MOVING | _HELD),
-    "join": Rule(None, known_by=OUTSIDE),
-    "leave": Rule(_MOVING, known_by="joined"),
-    "kill": Rule(None),
+    "join": Rule(frozenset(), outside=_MOVING | {"starting"}),
+    "leave": Rule(_MOVING, joined=True),
+    "kill": Rule(None, outside=None),
     "restart": Rule(ENDED, launched=True),
 }
 """By the name of an action, as keys and messages have it."""
-
-
-WITHOUT_AGENT: Final[Mapping[str, frozenset[str] | None]] = {
-    "freeze": _MOVING,
-    "resume": frozenset({"frozen"}),
-    "join": _MOVING | {"starting"},
-    "kill": None,
-}
-"""What is offered of a run whose ranks have no agent, and in which states; None: in all but the ended ones."""
 
 WAITING: Final = frozenset({"cancel", "freeze", "kill"})
 """What is offered while an action waits for ranks, whoever has asked for it."""
@@ -83,18 +76,14 @@ class Offers(NamedTuple):
 
     def has(self, action: str) -> bool:
         """Say whether an action of `RULES` is offered."""
-        rule = RULES[action]
-        states = rule.states
-        if self.known_by == OUTSIDE and self.state not in ENDED:
-            if action not in WITHOUT_AGENT:
-                return False
-            states = WITHOUT_AGENT[action]
-        if self.all_ended and self.state not in ENDED:
+        rule, goes_on = RULES[action], self.state not in ENDED
+        if self.all_ended and goes_on:
             return action == "kill"
-        if self.waiting and self.state not in ENDED:
+        if self.waiting and goes_on:
             return action in WAITING
-        fits = self.state not in ENDED if states is None else self.state in states
-        return fits and (self.launched or not rule.launched) and rule.known_by in ("", self.known_by)
+        states = rule.outside if self.known_by == OUTSIDE and goes_on else rule.states
+        fits = goes_on if states is None else self.state in states
+        return fits and (self.launched or not rule.launched) and (self.known_by == "joined" or not rule.joined)
 
     def why_not(self, action: str) -> str:
         """Say in a few words why an action is not offered."""
@@ -106,7 +95,7 @@ class Offers(NamedTuple):
             return "the run has not ended"
         if self.waiting or self.state in ("pausing", "killing"):
             return "another action is under way"
-        if self.known_by == OUTSIDE and action not in WITHOUT_AGENT:
+        if self.known_by == OUTSIDE and RULES[action].outside == frozenset():
             return "nobody prepared this job, so no agent in its ranks can do that"
         if action == "join" and self.known_by == "agent":
             return "its ranks were started with the agent"

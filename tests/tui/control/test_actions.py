@@ -48,8 +48,9 @@ def test_a_run_without_an_agent_offers_what_needs_none(state: str, expected: set
 @pytest.mark.parametrize("state", STATES)
 def test_what_waits_for_ranks_can_be_cancelled_or_replaced_by_a_freeze(state: str) -> None:
     """Whatever the ranks do meanwhile; once the run is over there is nothing to cancel."""
-    offered = set(filter(Offers(state, launched=False, waiting=True).has, RULES))
-    assert offered == (set() if state in ENDED else {"cancel", "freeze", "kill"})
+    for known_by in ("agent", "outside"):
+        offered = set(filter(Offers(state, launched=False, waiting=True, known_by=known_by).has, RULES))
+        assert offered == (set() if state in ENDED else {"cancel", "freeze", "kill"}), known_by
 
 
 @pytest.mark.parametrize("state", STATES)
