@@ -99,23 +99,21 @@ def found(processes: Processes) -> list[Group]:
     return sorted(groups, key=lambda group: group.root.pid)
 
 
-def of_process(processes: Processes, pid: int) -> Group | None:
-    """Return the group of which a process is launcher, rank or a process below a rank; None where it is in none.
+def of_process(processes: Processes, pid: int) -> list[Group]:
+    """Return the group of which a process is launcher, rank or a process below a rank, or all of a script.
 
-    A script with several groups below it means none of them.  Who names a Python that has loaded torch means it, also
-    where nothing else shows that it trains.
+    Who names a Python that has loaded torch means it, also where nothing else shows that it trains.
     """
     groups, line = found(processes), lineage(pid, processes.table)
     for above in line:
         for group in groups:
             if above in {each.pid for each in group.ranks.values()} or (above == pid and above == group.root.pid):
-                return group
-    started = [group for group in groups if group.starter is not None and group.starter.pid == pid]
-    if len(started) == 1:
-        return started[0]
+                return [group]
+    if started := [group for group in groups if group.starter is not None and group.starter.pid == pid]:
+        return started
     alone = [each for each in line if each in processes.pythons and _may_train(processes, processes.pythons[each])]
     # One above it is a sweep, whose other trainings are not meant.
-    return _group(processes, {0: alone[0]}, 1, None) if alone else None
+    return [_group(processes, {0: alone[0]}, 1, None)] if alone else []
 
 
 def again(processes: Processes, known: Set[Process]) -> Group | None:

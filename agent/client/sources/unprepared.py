@@ -32,16 +32,22 @@ def found() -> list[Group]:
 
 
 def of_process(pid: int) -> RunDir | None:
-    """Return the run of the group that a process belongs to, met now or before; None where it belongs to none."""
+    """Return the run of the group that a process belongs to, met now or before; None where it belongs to none.
+
+    Raises:
+        RunDirError: it has started several groups.
+    """
     processes = Processes()
-    group = groups.of_process(processes, pid)
+    meant = groups.of_process(processes, pid)
+    if len(meant) > 1:
+        raise RunDirError(f"process {pid} has started several: name one of {', '.join(each.name for each in meant)}")
     # The pids of a run that was left behind may be those of others now.
     own = {processes.table[each].process for each in lineage(pid, processes.table)}
-    own |= set() if group is None else group.processes
+    own.update(*(each.processes for each in meant))
     for directory, belonging in _live():
         if belonging & own:
             return directory
-    return None if group is None else meet(group)
+    return meet(meant[0]) if meant else None
 
 
 def meet(group: Group) -> RunDir:

@@ -129,6 +129,8 @@ def test_the_next_trial_of_a_sweep_outlives_the_first(job: subprocess.Popen[str]
     (tmp_path / "next").touch()
     until(lambda: (tmp_path / "out.log").read_text().count("up") == 4, "the next trial")
     first = [member.process for member in run.directory.members().values()]
+    with pytest.raises(RunDirError, match=f"process {job.pid} has started several: name one of training-.*, training-"):
+        runs.of_process(job.pid)
     assert control.kill(5.0, None, lambda line: None).startswith("2 ranks and 2 helpers ended, 0 left")
     assert not any(map(is_alive, first))
     assert job.poll() is None

@@ -167,20 +167,18 @@ def test_trainings_of_one_sweep_are_no_group() -> None:
 
 @pytest.mark.parametrize("words", [TRAIN, SPAWNED])
 def test_who_starts_several_groups_is_the_launcher_of_none(words: tuple[str, ...]) -> None:
-    """A process with two groups below it belongs to neither, and means neither; with one it means that one."""
+    """A process with two groups below it belongs to neither, and means both; with one it means that one."""
     table = Table().add(100, 10, ("/v/bin/python", "sweep.py"))
     table.without_torch = {100}
     for rank in (0, 1):
         table.add(101 + rank, 100, words, torch_environment(rank) | {"MASTER_PORT": "1"})
-    first = groups.of_process(table, 100)
-    assert first is not None
-    assert pids(first) == {0: 101, 1: 102}
+    assert list(map(pids, groups.of_process(table, 100))) == [{0: 101, 1: 102}]
     for rank in (0, 1):
         table.add(201 + rank, 100, words, torch_environment(rank) | {"MASTER_PORT": "2"})
     both = groups.found(table)
     assert [(each.launcher, each.starter) for each in both] == [(None, Process(100, 100.0))] * 2
     assert both[0].name != both[1].name
-    assert groups.of_process(table, 100) is None
+    assert groups.of_process(table, 100) == both
 
 
 @pytest.mark.parametrize(
@@ -202,7 +200,7 @@ def test_no_training(words: tuple[str, ...]) -> None:
     table = Table().add(100, 10, words)
     table.backward = {100}
     assert groups.found(table) == []
-    assert groups.of_process(table, 100) is None
+    assert groups.of_process(table, 100) == []
     for rank in (0, 1):
         table.add(101 + rank, 100, TRAIN, torch_environment(rank))
     assert (one(table).launcher, one(table).starter) == (None, None)
@@ -212,8 +210,7 @@ def test_a_training_by_itself() -> None:
     """A script with torch is listed once something shows that it trains; who names its pid means it in any case."""
     table = Table().add(100, 10, TRAIN).add(101, 100, TRACKER)
     assert groups.found(table) == []
-    named = groups.of_process(table, 101)
-    assert named is not None
+    (named,) = groups.of_process(table, 101)
     assert pids(named) == {0: 100}
     table.add(102, 100, TRAIN, {}, "pt_data_worker")
     assert pids(one(table)) == {0: 100}
@@ -226,10 +223,9 @@ def test_any_process_of_a_group_names_it() -> None:
     table.add(300, 10, ("/v/bin/python", "web.py"))
     table.without_torch = {300}
     for pid in (100, 101, 102, 111):
-        group = groups.of_process(table, pid)
-        assert group is not None
+        (group,) = groups.of_process(table, pid)
         assert group.launcher == Process(100, 100.0), pid
-    assert [groups.of_process(table, pid) for pid in (10, 300)] == [None, None]
+    assert [groups.of_process(table, pid) for pid in (10, 300)] == [[], []]
 
 
 def test_a_group_is_found_again() -> None:
@@ -324,8 +320,7 @@ def test_numbers_of_no_training() -> None:
 def test_a_trial_below_a_sweep_is_meant_by_its_pid() -> None:
     """Who names a trial means that, and not the sweep above it that has loaded torch, too."""
     table = Table().add(100, 10, ("/v/bin/python", "sweep.py")).add(101, 100, ("/v/bin/python", "trial.py"))
-    named = groups.of_process(table, 101)
-    assert named is not None
+    (named,) = groups.of_process(table, 101)
     assert pids(named) == {0: 101}
 
 
