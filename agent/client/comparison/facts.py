@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.runs import Record
@@ -31,20 +30,16 @@ class Facts:
     """Operations of a step, for each sample where these are known."""
 
 
-def facts_of(record: Record, frame: Frame, values: Mapping[str, npt.NDArray[np.float64]], sent: float) -> Facts:
-    """Return the circumstances of a run by its record, its last frame and the numbers of its steps.
+def facts_of(record: Record, frame: Frame, batch: float, sent: float) -> Facts:
+    """Return the circumstances of a run by its record, its last frame and the work of its steps.
 
     Args:
         record: how it was launched.
         frame: how it is now, or was at its end.
-        values: numbers of its steps, (ranks, steps); samples are a second, times in ms.
+        batch: samples of a rank's step.
         sent: bytes of a rank's collectives in a step.
     """
     hosts = sorted({str(each) for each in frame.values("host") if each})
-    batch = math.nan
-    if "samples" in values and "step" in values:
-        samples = values["samples"] * values["step"] / 1e3
-        batch = float(np.median(samples[np.isfinite(samples)])) if np.isfinite(samples).any() else math.nan
     flops = [each for each in frame.values("flops") if each]
     work = float(np.median(flops)) if flops else math.nan
     changes = " and changes" if record.dirty else ""

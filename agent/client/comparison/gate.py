@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 from xml.etree import ElementTree
@@ -29,7 +29,7 @@ _SHARE: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")
 
 
 class LimitError(Complaint):
-    """A file of limits that cannot be used: one line."""
+    """Limits that cannot be used: one line."""
 
 
 class Share(float):
@@ -92,20 +92,21 @@ class Outcome(NamedTuple):
     """One line."""
 
 
-def read(file: Path) -> Limits:
-    """Return the limits of a TOML file.
+def read(file: Path | None, given: Mapping[str, object] | None = None) -> Limits:
+    """Return the limits of a TOML file, and those of a command line, which come before them.
 
     Raises:
-        LimitError: it cannot be read, or holds what is no limit.
+        LimitError: the file cannot be read, or there is what is no limit.
     """
     try:
-        return msgspec.toml.decode(file.read_bytes(), type=Limits, dec_hook=lambda kind, given: kind(given))
+        written = {} if file is None else msgspec.toml.decode(file.read_bytes(), type=dict[str, Any])
+        return msgspec.convert(written | dict(given or {}), Limits, dec_hook=lambda kind, value: kind(value))
     except OSError as problem:
         raise LimitError(f"{file}: {problem.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         text, _, place = clean_line(str(problem), 200).partition(" - at `$")
         where = f"{place.strip('.`')}: " if place else ""
-        raise LimitError(f"{file}: {where}{text}; `ddptop help comparison` has an example") from None
+        raise LimitError(f"{file or 'gate'}: {where}{text}; `ddptop help comparison` has an example") from None
 
 
 def judge(limits: Limits, run: Measured, comparison: Comparison | None) -> list[Outcome]:

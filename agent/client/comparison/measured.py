@@ -6,7 +6,6 @@ which an evaluation or a checkpoint took its time, and those beside a pause or a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -60,6 +59,8 @@ class Measured:
     """When each ended on the last rank, in seconds since the epoch."""
     values: Mapping[str, Floats]
     """By name, one of `wire.steps.numbers.RECORDED`: (ranks, steps), NaN where it is not known."""
+    batch: float
+    """Samples of a step of all ranks; NaN where they are not known."""
     wait: Floats
     """Of some of the newest steps, ms in which a rank's collectives waited for the last rank: the mean over ranks."""
     transfer: Floats
@@ -98,12 +99,6 @@ class Measured:
     def world(self) -> int:
         """Number of its ranks."""
         return max((len(table) for table in self.values.values()), default=1)
-
-    @property
-    def batch(self) -> float:
-        """Samples of a step of all ranks; NaN where they are not known."""
-        made = self.of("samples") * self.of("step") / 1e3
-        return float(np.nanmedian(made)) * self.world if np.isfinite(made).any() else math.nan
 
 
 class Steady(NamedTuple):

@@ -45,23 +45,31 @@ def read(run: Run, who: str) -> Measured:
             kept = np.isfinite(step.mean).any(axis=0) & (step.known.max(axis=0) <= 1)
             steps, at = step.steps[kept].astype(np.int64), np.fmax.reduce(step.at[:, kept], axis=0)
             values = {name: each.mean[:, kept] for name, each in found.items() if each.mean.shape == step.mean.shape}
+        batch = math.nan
+        if (samples := values.get("samples")) is not None and np.isfinite(made := samples * values["step"] / 1e3).any():
+            batch = float(np.median(made[np.isfinite(made)]))
         wait, transfer, sent = _transfers(answers, frame.world)
         curves, broken_at = _curves(answers)
         happened = watch.events()
         trouble, unheard = _deaths(run, frame, happened)
         return Measured(
             name=run.name,
-            facts=facts_of(record, frame, values, sent),
+            facts=facts_of(record, frame, batch, sent),
             steps=steps,
             at=at,
             values=values,
+            batch=batch * frame.world,
             wait=wait,
             transfer=transfer,
             restarts=tuple(each.step for each in frame.restarts),
             marks=tuple(each.at_ns / 1e9 for each in happened if isinstance(each, wire.Event) and each.action),
             curves=curves,
             begun_at=record.created_at_ns / 1e9,
-            stalled_s=_stalled_s(happened, frame.at),
+            stalled_s=sum(
+                max(0.0, (frame.at if each.until_at_ns is None else each.until_at_ns / 1e9) - each.since_at_ns / 1e9)
+                for each in happened
+                if isinstance(each, wire.Verdict) and each.kind in _STALLS
+            ),
             newest=last,
             state=frame.state,
             trouble=trouble,
@@ -140,10 +148,3 @@ def _transfers(answers: Answers, world: int) -> tuple[Floats, Floats, float]:
     means = np.array([np.mean(rows, axis=0) for _, rows in sorted(by_step.items())])
     known = means[np.isfinite(means[:, 0])]
     return known[:, 0], known[:, 1], float(np.median(means[:, 2]))
-
-
-def _stalled_s(happened: Iterable[wire.Event | wire.Verdict], now: float) -> float:
-    """Return the seconds for which the run has hung, as its verdicts have it."""
-    stalls = [each for each in happened if isinstance(each, wire.Verdict) and each.kind in _STALLS]
-    spans = [(each.since_at_ns / 1e9, now if each.until_at_ns is None else each.until_at_ns / 1e9) for each in stalls]
-    return sum(max(0.0, until - since) for since, until in spans)

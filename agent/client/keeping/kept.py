@@ -128,16 +128,14 @@ def opened(path: Path) -> Iterator[Run]:
         raise PackedError(f"{path}: {problem.strerror or problem}") from problem
 
 
-@contextlib.contextmanager
-def meant(text: str) -> Iterator[Run]:
+def meant(text: str) -> contextlib.AbstractContextManager[Run]:
     """Open the run that a text means: a run of this machine, a baseline, a kept one, or a file.
 
     Raises:
         RunDirError: there is none.
     """
     path = None if text in runs.meant(text) else found(text)
-    with contextlib.nullcontext(runs.find(text)) if path is None else opened(path) as run:
-        yield run
+    return contextlib.nullcontext(runs.find(text)) if path is None else opened(path)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 A file holds the record of the run and of its ranks, events, verdicts, the last frames, the numbers of all steps and, as
 far as there is room, its newest whole steps and the ends of its logs. Times are rounded to one part in 2,048. A file
-may come from anybody: sizes are checked before anything is taken apart, each part is decoded by a type with bounds, no
+may come from anybody: it is unpacked up to a bound, and decoded by a type with bounds, no
 name in it becomes a path, and of its processes and command lines nothing is believed. Secrets of the run are masked.
 """
 
@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from itertools import islice
-from operator import gt
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -38,13 +37,13 @@ from ddptop.agent.wire.incoming import cleaned
 from ddptop.agent.wire.message import MAX_MESSAGE_BYTES, MOST_RANKS
 from ddptop.agent.wire.steps.numbers import CUSTOM
 
-MAGIC: Final = b"ddptop run\n"
-FORM: Final = 1
-"""Number of the form of the file; a newer one is not read."""
+_BEGINNING: Final = b"ddptop run "
+MAGIC: Final = _BEGINNING + b"1\n"
+"""The first line, with the number of the form of the file."""
 MOST_BYTES: Final = 256 << 20
 """Bytes of a file at most."""
 MOST_UNPACKED: Final = 512 << 20
-"""Bytes of all its parts at most, once they are unpacked."""
+"""The same, once it is unpacked."""
 A_STEP: Final = 36
 """Bytes of a step and rank up to which whole steps are packed, too."""
 LEAST_WHOLE: Final = 8 << 10
@@ -54,59 +53,44 @@ LOG_TAIL: Final = 4096
 _MOST_LOGS: Final = 64
 _MOST_ROWS: Final = 4 * MOST_RANKS
 """Rows of a table at most."""
-_MOST_OF: Final = private.LARGEST_RECORD, 64 << 20
-"""Bytes of the record, and of those of the ranks, once they are unpacked."""
 _EXACT: Final = frozenset({"", "loss", "learning_rate", "memory", "mfu", "number"})
 """Numbers that are not rounded, as those of the script."""
 _BITS: Final = {"step": 13, "time": 15, "memory": 15}
 """Last bits of a single that are rounded away, by kind: of a step one part in 2,048, of a color one in 512."""
 
-_Row = TypeVar("_Row")
-_Bytes = Annotated[bytes, Meta(max_length=MOST_UNPACKED)]
 _Payload = Annotated[bytes, Meta(max_length=16 * MAX_MESSAGE_BYTES)]
 _Whole = Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
 _Moment = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 _Number = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _Word = Annotated[str, Meta(max_length=200)]
-
-
-class _Part(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """One part of a file."""
-
-    size: Annotated[int, Meta(ge=0, le=MOST_UNPACKED)]
-    """Bytes when it is unpacked."""
-    content: _Bytes
-
-
-class _File(msgspec.Struct, array_like=True):
-    """A file behind its first line. Later forms may add to it."""
-
-    form: Annotated[int, Meta(ge=1, le=1 << 16)]
-    protocol: Annotated[int, Meta(ge=0, le=1 << 16)]
-    """Of its messages."""
-    parts: Annotated[tuple[_Part, ...], Meta(max_length=64)]
-    """Record, ranks, tables, buckets, steps, logs."""
-
-
+_Row = TypeVar("_Row")
 _Table = Annotated[list[_Row], Meta(max_length=_MOST_ROWS)]
-_Members = Annotated[list[Member], Meta(max_length=MOST_RANKS)]
-_Logs = Annotated[dict[_Word, Annotated[bytes, Meta(max_length=LOG_TAIL)]], Meta(max_length=_MOST_LOGS)]
-_Steps = Annotated[list[tuple[_Whole, _Whole, _Moment, _Moment, _Payload]], Meta(max_length=1 << 20)]
+_Bucket = tuple[_Word, _Word, _Whole, _Whole, _Whole, _Whole, _Payload]
+_Steps = tuple[_Whole, _Whole, _Moment, _Moment, _Payload]
 
 
-class _Tables(msgspec.Struct):
-    """Rows of the tables, by their names, as `_QUERIES` asks for them."""
+class _Content(msgspec.Struct):
+    """All that a file holds; its tables are rows as `_QUERIES` asks for them."""
 
+    record: Annotated[bytes, Meta(max_length=private.LARGEST_RECORD)]
+    """JSON."""
+    ranks: Annotated[bytes, Meta(max_length=64 << 20)]
+    """JSON: a list."""
+    logs: Annotated[dict[_Word, Annotated[bytes, Meta(max_length=LOG_TAIL)]], Meta(max_length=_MOST_LOGS)]
+    """The ends of logs by their names."""
+    protocol: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
+    """Of the messages in the tables."""
     latest: _Table[tuple[_Word, _Number, _Number, _Payload]] = []
     events: _Table[tuple[_Number, _Payload]] = []
     verdicts: _Table[tuple[_Number, _Number, _Number | None, _Payload]] = []
     frames: _Table[tuple[_Number, _Payload]] = []
     progress: _Table[tuple[_Number, _Payload]] = []
+    buckets: Annotated[list[_Bucket], Meta(max_length=1 << 18)] = []
+    """Kind, number, piece, level, first, last, and column by column what the record has of it."""
+    steps: Annotated[list[_Steps], Meta(max_length=1 << 20)] = []
 
 
-_Bucket = tuple[_Word, _Word, _Whole, _Whole, _Whole, _Whole, _Payload]
-"""Kind, number, piece, level, first, last, and the columns of what the record has, byte by byte."""
-_Buckets = Annotated[list[_Bucket], Meta(max_length=1 << 18)]
+_Members = Annotated[list[Member], Meta(max_length=MOST_RANKS)]
 _QUERIES: Final = {
     "latest": "SELECT kind, rank, generation, payload FROM latest WHERE kind != 'steps'",
     "events": "SELECT at_ns, payload FROM events ORDER BY at_ns, rowid",
@@ -140,38 +124,32 @@ def pack(run: Run, name: str = "") -> bytes:
         run.record()
         raise PackedError(f"run {run.name} has not ended; `ddptop kill {run.name}` ends it")
     directory, hide = run.directory, run.mask()
-    ranks = directory.everyone()
-    tables: dict[str, list[object]] = {}
-    buckets: list[_Bucket] = []
-    protocol, rest = 0, list[tuple[int, int, int, int, bytes]]()
-    with suppress(*DAMAGE), recording.reader(directory.database) as connection:
-        connection.execute("BEGIN")
-        (protocol,) = connection.execute("PRAGMA user_version").fetchone()
-        for table, query in _QUERIES.items():
-            # A table that an older recording lacks costs itself.
-            with suppress(sqlite3.Error):
-                tables[table] = [_masked(row, hide) for row in islice(connection.execute(query), _MOST_ROWS)]
-        with suppress(sqlite3.Error):
-            buckets = _shrunk(connection.execute(_ALL_BUCKETS))
-        numbers = zlib.compress(msgspec.msgpack.encode(buckets), 9)
-        indexes = [payload for kind, number, *_, payload in buckets if (kind, number) == ("step", "")]
-        count = sum(map(len, indexes)) // INDEX.itemsize
-        rest = _newest_steps(connection, hide, max(LEAST_WHOLE, A_STEP * count - len(numbers)))
-    outputs = dict[Path, int]()
+    ranks, outputs = directory.everyone(), dict[Path, int]()
     for rank in sorted(ranks):
         # The output of several ranks without an agent may go to one file: it is the first one's.
         outputs.setdefault(directory.output(rank), rank)
-    logs = {f"rank-{rank}.log": _tail(path, hide) for path, rank in islice(outputs.items(), _MOST_LOGS)}
-    texts = hide.texts(msgspec.to_builtins(record))
-    shown = texts | {"run": name or record.run, "run_id": record.run_id, "state": record.state}
-    members = hide.texts(msgspec.to_builtins(list(ranks.values())))
-    contents: list[object] = [
-        msgspec.json.encode(shown), msgspec.json.encode(members), tables, buckets, rest, logs,
-    ]  # fmt: skip
-    raw = [each if isinstance(each, bytes) else msgspec.msgpack.encode(each) for each in contents]
-    parts = tuple(_Part(len(each), zlib.compress(each, 9)) for each in raw)
-    packed = MAGIC + msgspec.msgpack.encode(_File(FORM, protocol, parts))
-    if len(packed) > MOST_BYTES or sum(map(len, raw)) > MOST_UNPACKED:
+    shown = {"run": name or record.run, "run_id": record.run_id, "state": record.state}
+    content = _Content(
+        msgspec.json.encode(hide.texts(msgspec.to_builtins(record)) | shown),
+        msgspec.json.encode(hide.texts(msgspec.to_builtins(list(ranks.values())))),
+        {f"rank-{rank}.log": _tail(path, hide) for path, rank in islice(outputs.items(), _MOST_LOGS)},
+    )
+    with suppress(*DAMAGE), recording.reader(directory.database) as connection:
+        connection.execute("BEGIN")
+        (content.protocol,) = connection.execute("PRAGMA user_version").fetchone()
+        for table, query in _QUERIES.items():
+            # A table that an older recording lacks costs itself.
+            with suppress(sqlite3.Error):
+                setattr(content, table, [_masked(row, hide) for row in islice(connection.execute(query), _MOST_ROWS)])
+        with suppress(sqlite3.Error):
+            content.buckets = _shrunk(connection.execute(_ALL_BUCKETS))
+        packed = zlib.compress(msgspec.msgpack.encode(content.buckets), 9)
+        indexes = [payload for kind, number, *_, payload in content.buckets if (kind, number) == ("step", "")]
+        count = sum(map(len, indexes)) // INDEX.itemsize
+        content.steps = _newest_steps(connection, hide, max(LEAST_WHOLE, A_STEP * count - len(packed)))
+    raw = msgspec.msgpack.encode(content)
+    packed = MAGIC + zlib.compress(raw, 9)
+    if len(packed) > MOST_BYTES or len(raw) > MOST_UNPACKED:
         raise PackedError(f"run {run.name}: too large to be packed ({len(packed) >> 20:,} MiB)")
     return packed
 
@@ -189,9 +167,9 @@ def _tail(log: Path, hide: Mask) -> bytes:
     return b""
 
 
-def _newest_steps(connection: sqlite3.Connection, hide: Mask, room: int) -> list[tuple[int, int, int, int, bytes]]:
+def _newest_steps(connection: sqlite3.Connection, hide: Mask, room: int) -> list[_Steps]:
     """Return the newest rows of whole steps that take so many bytes once they are packed."""
-    packing, found, size = zlib.compressobj(9), list[tuple[int, int, int, int, bytes]](), 0
+    packing, found, size = zlib.compressobj(9), list[_Steps](), 0
     for row in connection.execute(_NEWEST):
         size += len(packing.compress(row[4]) + packing.flush(zlib.Z_SYNC_FLUSH))
         if size > room:
@@ -252,23 +230,19 @@ def unpack(packed: bytes, folder: Path, what: str) -> Run:
 
 
 def _unpacked(packed: bytes, folder: Path) -> Run:
-    if not packed.startswith(MAGIC):
+    if not packed.startswith(_BEGINNING):
         raise PackedError("no packed run; `ddptop pack RUN FILE` makes one")
-    file = msgspec.msgpack.decode(memoryview(packed)[len(MAGIC) :], type=_File)
-    if file.form > FORM:
-        raise PackedError(f"packed by a newer ddptop (form {file.form}); use that one")
-    sizes = [part.size for part in file.parts]
-    if len(sizes) < 6 or sum(sizes) > MOST_UNPACKED or any(map(gt, sizes, _MOST_OF)):
-        raise PackedError("damaged (sizes that no packed run has)")
-    record_, ranks_, tables_, buckets_, steps_, logs_ = (_opened(part) for part in file.parts[:6])
-    record = _harmless(records.decode(record_, Record))
+    if not packed.startswith(MAGIC):
+        raise PackedError("packed by a newer ddptop; use that one")
+    opening = zlib.decompressobj()
+    raw = opening.decompress(memoryview(packed)[len(MAGIC) :], MOST_UNPACKED)
+    if not opening.eof or opening.unused_data:
+        raise PackedError("damaged (cut off, or larger than any packed run)")
+    content = msgspec.msgpack.decode(raw, type=_Content)
+    record = _harmless(records.decode(content.record, Record))
     # Before anything else of msgspec is given the type.
     decoding.of(Member)
-    ranks = msgspec.json.decode(ranks_, type=_Members)
-    tables = msgspec.msgpack.decode(tables_, type=_Tables)
-    buckets = msgspec.msgpack.decode(buckets_, type=_Buckets)
-    steps = msgspec.msgpack.decode(steps_, type=_Steps)
-    logs = msgspec.msgpack.decode(logs_, type=_Logs)
+    ranks = msgspec.json.decode(content.ranks, type=_Members)
     directory = RunDir(folder / record.run)
     for path in (directory.path, directory.path / "ranks", directory.logs):
         path.mkdir(mode=0o700)
@@ -278,22 +252,11 @@ def _unpacked(packed: bytes, folder: Path) -> Run:
         if member.rank < record.world:
             bare = _bare(member, directory.rank_log(firsts.setdefault(member.log or str(member.rank), member.rank)))
             private.write(directory.rank_record(member.rank), msgspec.json.encode(bare))
-            if tail := logs.get(f"rank-{member.rank}.log"):
+            if tail := content.logs.get(f"rank-{member.rank}.log"):
                 private.write(directory.rank_log(member.rank), tail)
-    _fill(directory.database, record.world, file.protocol, tables, buckets, steps)
+    _fill(directory.database, record.world, content)
     private.write(directory.path / "run.json", msgspec.json.encode(record))
     return Run(directory)
-
-
-def _opened(part: _Part) -> bytes:
-    if part.size > 1100 * len(part.content) + 100:
-        # More than zlib can pack into that.
-        raise PackedError("damaged (sizes that no packed run has)")
-    opening = zlib.decompressobj()
-    content = opening.decompress(part.content, part.size + 1)
-    if len(content) != part.size or not opening.eof:
-        raise PackedError("damaged (a part is cut off)")
-    return content
 
 
 def _harmless(record: Record) -> Record:
@@ -318,26 +281,19 @@ def _bare(member: Member, log: Path) -> Member:
     )  # fmt: skip
 
 
-def _fill(
-    database: Path,
-    world: int,
-    protocol: int,
-    tables: _Tables,
-    buckets: Iterable[_Bucket],
-    steps: Iterable[tuple[int, int, int, int, bytes]],
-) -> None:
+def _fill(database: Path, world: int, content: _Content) -> None:
     connection = recording.open_file(database)
     with closing(connection):
         Writer(connection, world)
         with connection:
-            connection.execute(f"PRAGMA user_version = {protocol:d}")
+            connection.execute(f"PRAGMA user_version = {content.protocol:d}")
             for table in _QUERIES:
-                for row in getattr(tables, table):
+                for row in getattr(content, table):
                     marks = ", ".join("?" * len(row))
                     connection.execute(f"INSERT OR REPLACE INTO {table} VALUES({marks})", row)
-            grown = (_grown(*each) for each in buckets if each[0] in _BITS)
+            grown = (_grown(*each) for each in content.buckets if each[0] in _BITS)
             connection.executemany("INSERT OR REPLACE INTO buckets VALUES(?, ?, ?, ?, ?, ?, ?)", grown)
-            connection.executemany(recording.INSERT_STEPS, steps)
+            connection.executemany(recording.INSERT_STEPS, content.steps)
         recording.finish(connection)
 
 

@@ -163,11 +163,11 @@ class Notifier:
             time.sleep(0.1)
 
 
-def trial(run: str = "no-run") -> Message:
+def trial() -> Message:
     """Return a message that says that messages arrive."""
     return Message(
-        run=run, host=host(), kind="test", text="this is how ddptop tells that something is wrong with a run",
-        id=f"{run}/test", at=time.time(), attach=f"ddptop attach {host()}:RUN",
+        run="no-run", host=host(), kind="test", text="this is how ddptop tells that something is wrong with a run",
+        id="no-run/test", at=time.time(), attach=f"ddptop attach {host()}:RUN",
     )  # fmt: skip
 
 

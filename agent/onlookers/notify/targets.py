@@ -38,8 +38,10 @@ class TargetError(Complaint):
     """A URL that no message can go to, and the remedy, in one line."""
 
 
-class Undelivered(Exception):
+class Undelivered(Complaint):
     """A message was not taken; the text is one line without secrets."""
+
+    code = 1
 
     def __init__(self, text: str, after_s: float = 0.0) -> None:
         super().__init__(clean_line(text))
@@ -129,19 +131,17 @@ class _Webhook(Target):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         parts = urlsplit(url)
-        if not parts.hostname:
+        login, _, server = parts.netloc.rpartition("@")
+        # Reading the port checks it.
+        if not parts.hostname or parts.port == 0:
             raise TargetError(f"{self.shown}: names no host")
-        # Reading it checks it.
-        port = "" if parts.port is None else f":{parts.port}"
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        self._url = urlunsplit((parts.scheme, host + port, parts.path or "/", parts.query, ""))
+        self._url = urlunsplit((parts.scheme, server, parts.path or "/", parts.query, ""))
         if not re.fullmatch(r"[!-~]*", self._url):
             raise TargetError(f"{self.shown}: has characters that no URL has; write them as %20")
         self._headers = {"Content-Type": "application/json", "User-Agent": f"ddptop/{VERSION}"}
         if parts.username is not None:
             named = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
             self._headers["Authorization"] = f"Basic {base64.b64encode(named).decode()}"
-        login = parts.netloc.rpartition("@")[0]
         self._secrets = (parts.path, parts.query, login, self._headers.get("Authorization", "").removeprefix("Basic "))
         self._opener = urllib.request.build_opener(_NoRedirects)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ddptop.tui.cli.parsing import columns, complain
 from ddptop.tui.cli.verbs.options import Verbs, add_verb, print_json
@@ -192,21 +191,11 @@ def _baselines(options: argparse.Namespace) -> int:
 
 
 def _gate(options: argparse.Namespace) -> int:
-    import msgspec
+    from ddptop.agent.client.comparison import gate
 
-    from ddptop.agent.client.comparison.gate import Limits, LossAt, Share, read
-
-    kinds: dict[str, Callable[[Any], Any]] = {
-        "against": str, "step": Share, "memory": Share, "loss_at": lambda pairs: tuple(map(LossAt, pairs)),
-    }  # fmt: skip
-    try:
-        given = {name: kind(value) for name, kind in kinds.items() if (value := getattr(options, name)) is not None}
-        if options.anyway:
-            given["anyway"] = True
-        limits = Limits(**given) if options.file is None else msgspec.structs.replace(read(options.file), **given)
-    except ValueError as problem:
-        return complain(f"gate: {problem}", 2)
-    return judge(options.run, limits, junit=options.junit, markdown=options.markdown)
+    names = ("against", "step", "memory", "loss_at", "anyway")
+    given = {name: value for name in names if (value := getattr(options, name)) not in (None, False)}
+    return judge(options.run, gate.read(options.file, given), junit=options.junit, markdown=options.markdown)
 
 
 def judge(name: str | Run, limits: Limits, *, junit: Path | None = None, markdown: bool = False) -> int:

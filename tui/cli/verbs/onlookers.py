@@ -68,7 +68,9 @@ def _add_export(verbs: Verbs) -> None:
     what.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana, as JSON")
     what.add_argument("--rules", action="store_true", help="print rules for alerts of Prometheus, as YAML")
     export.add_argument("--host", metavar="ADDRESS", help="with --prometheus: listen there, and not on 127.0.0.1 alone")
-    export.add_argument("--token-file", metavar="FILE", help="with --host: a file with what Prometheus has to know")
+    export.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="with --host: a file with what Prometheus has to know"
+    )
     export.add_argument("--every", type=whole(1, 3600), metavar="S", help="with --textfile: seconds in between (15)")
     export.add_argument("--once", action="store_true", help="with --textfile: write it once")
     export.set_defaults(carry=_export, run=None, remote_command=None)
@@ -103,13 +105,10 @@ def _notify(options: argparse.Namespace) -> int:
 
 def _test(url: str) -> int:
     from ddptop.agent.onlookers.notify.notifier import trial
-    from ddptop.agent.onlookers.notify.targets import Undelivered, target
+    from ddptop.agent.onlookers.notify.targets import target
 
     there = target(url)
-    try:
-        there.send(trial())
-    except Undelivered as problem:
-        return complain(problem, 1)
+    there.send(trial())
     print(f"{there.shown} has taken a message")
     return 0
 
@@ -140,14 +139,13 @@ def _serve(options: argparse.Namespace) -> int:
     from ddptop.agent.onlookers.export import scrapes
 
     token = ""
-    if options.token_file is not None:
+    if (file := options.token_file) is not None:
         try:
-            file = Path(options.token_file)
-            if file.stat().st_mode & 0o007:
-                return complain(f"{file}: everybody can read it: chmod 600 it", 2)
-            token = file.read_text().strip()
+            token, mode = file.read_text().strip(), file.stat().st_mode
         except (OSError, ValueError) as problem:
-            return complain(f"{options.token_file}: {getattr(problem, 'strerror', None) or problem}", 2)
+            return complain(f"{file}: {getattr(problem, 'strerror', None) or problem}", 2)
+        if mode & 0o007:
+            return complain(f"{file}: everybody can read it: chmod 600 it", 2)
         if len(token) < _TOKEN or not token.isascii():
             return complain(f"{file}: a token has at least {_TOKEN} letters: openssl rand -hex 32 > {file}", 2)
     named, actor = [chosen(name) for name in options.runs], who("exporter")

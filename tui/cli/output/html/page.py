@@ -15,7 +15,7 @@ import numpy as np
 
 from ddptop.agent import wire
 from ddptop.agent.client import look
-from ddptop.agent.client.comparison.compared import Comparison
+from ddptop.agent.client.comparison.compared import PHASES, Comparison
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.history.answers import Answers
 from ddptop.agent.client.history.columns import Columns
@@ -40,7 +40,6 @@ MOST_TOLD: Final = 500
 """Events and verdicts on the page."""
 BAR: Final = 220.0
 """Width of a rank's bar."""
-PHASES: Final = ("data", "forward", "backward", "optimizer", "wait", "other")
 NUMBERS: Final = ("step", *PHASES, "loss", "memory")
 COLUMNS: Final = 240
 """Columns of a plot."""
@@ -105,7 +104,7 @@ def rendered(
     told, left_out = _story(happened)
     ranks, folded, more_ranks = _ranks(frame, numbers)
     return environment.get_template("page.html").render(
-        run=frame.run, program=frame.program, state=frame.state, is_good=frame.state in _GOOD,
+        state=frame.state, is_good=frame.state in _GOOD,
         head=reports.head(report), cards=_cards(frame, record, numbers), facts=facts, blocks=blocks,
         comparison=comparison, compared=[] if comparison is None else rows(comparison),
         plots=_plots(frame, happened, numbers), ranks=ranks, folded=folded, more_ranks=more_ranks, bar=BAR,
