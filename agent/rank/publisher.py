@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 import zmq
@@ -21,17 +21,18 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control.wakeup import WakeUp
 from ddptop.agent.rank.commands import answers
-from ddptop.agent.rank.commands.executing import Commanded, Executing
+from ddptop.agent.rank.commands.executing import Executing
 from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.process import scarcity
 from ddptop.agent.rank.records import device_time, history, meter
 from ddptop.agent.rank.records.digest import Digest
-from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.records.meter import Starvation
-from ddptop.agent.rank.records.own_rate import OwnRate
-from ddptop.agent.rank.records.stamps import Stamps, StepStamps
+from ddptop.agent.rank.records.stamps import StepStamps
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.files.private import seal
+
+if TYPE_CHECKING:
+    from ddptop.agent.rank.session import Session
 
 PERIOD_S = 0.1
 BEAT_S = 1.0
@@ -47,59 +48,10 @@ PATIENCE_TICKS = 2
 """Ticks that a record waits for its collectives and loss before it is sent without them."""
 
 
-class Rank(Commanded, Protocol):
-    """The part of a rank's session that is published, and that commands act on."""
-
-    hello: wire.Hello
-    stamps: Stamps
-    records_bytes: int
-    """Memory that the newest records may take."""
-    health: Health
-    is_loss_unsure: bool
-    record_ns: int | None
-    """CPU time of the publisher's thread for a record, None until there was one."""
-    own_rate: OwnRate
-    notices: deque[wire.Event]
-    """Events of the rank that are to be published."""
-
-    has_left: bool
-    """True once its hooks are gone, and the training goes on without the agent."""
-
-    def depart(self) -> None:
-        """End behind that, the last thing."""
-        ...
-
-    @property
-    def announced(self) -> tuple[int | None, int | None]:
-        """Samples and tokens of a step, where its script has given them."""
-        ...
-
-    @property
-    def state(self) -> str:
-        """One of `starting`, `running`, `paused`, `held`, `ended`."""
-        ...
-
-    @property
-    def checkpoints(self) -> bool:
-        """True where the script has registered a checkpoint function."""
-        ...
-
-    def beat(self, seq: int, refused: int) -> wire.Beat:
-        """Return a sign of life; may raise any exception where one of its values cannot be read."""
-        ...
-
-    def bare_beat(self, seq: int, refused: int) -> wire.Beat:
-        """Return a sign of life with the agent's own counts only."""
-        ...
-
-    def tick(self) -> None:
-        """Do the work that is due from time to time."""
-
-
 class Publisher:
     """Publishes a rank's records and carries out its commands, on a separate thread."""
 
-    def __init__(self, session: Rank, pub: str, cmd: str) -> None:
+    def __init__(self, session: Session, pub: str, cmd: str) -> None:
         """Bind the sockets.
 
         Raises:
@@ -365,7 +317,7 @@ class Publisher:
     def _situation(self) -> tuple[object, ...]:
         session, state = self._session, self._session.state
         step = session.gate.completed if state in wire.HELD else None
-        return state, step, session.gate.holding(), session.stamps.every, session.checkpoints
+        return state, step, session.gate.holding(), session.stamps.every, session.saving.function is not None
 
     def _send_beat(self) -> None:
         self._published = self._situation()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import platform
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -17,45 +15,42 @@ import msgspec
 
 from ddptop import agent
 from ddptop.agent.launcher.position import Position
-from ddptop.agent.rank.calls import given
+from ddptop.agent.rank.calls.saving import Saving
 from ddptop.agent.rank.calls.script import Script
 from ddptop.agent.rank.checksums.checks import Checks
 from ddptop.agent.rank.collectives.timing import Collectives
-from ddptop.agent.rank.commands.gate import Gate, GateError
-from ddptop.agent.rank.faults import Faults, describe
+from ddptop.agent.rank.commands.gate import Gate
+from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import around, losses
 from ddptop.agent.rank.hooks.around import StepHooks
 from ddptop.agent.rank.hooks.marks import Marks
 from ddptop.agent.rank.hooks.totals import Totals
 from ddptop.agent.rank.inspection.diagnoses import Diagnoses
 from ddptop.agent.rank.inspection.inspecting import Inspecting
-from ddptop.agent.rank.inspection.stacks import own_sources, raised_at
 from ddptop.agent.rank.inspection.warned import Warned
-from ddptop.agent.rank.process import crashes, descriptors, enrolment, leaving, observing
+from ddptop.agent.rank.process import crashes, descriptors, enrolment, observing
 from ddptop.agent.rank.process.account import Account
+from ddptop.agent.rank.process.leaving import ScriptEnd
 from ddptop.agent.rank.process.output import Output
 from ddptop.agent.rank.process.rendezvous import Participant
 from ddptop.agent.rank.process.visibility import Visibility
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.records import device_time
-from ddptop.agent.rank.records.device import Gauges, Reading
+from ddptop.agent.rank.records.device import Gauges
 from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.records.own_rate import OwnRate
 from ddptop.agent.rank.records.stamps import Stamps
 from ddptop.agent.rank.records.threads import Pools
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import RANK_VARIABLE, Member, Process, RunDir, identify
-from ddptop.agent.run.script.sources import Sources
 from ddptop.agent.run.switches import checking, recording
 from ddptop.agent.startup import pythonpath
 from ddptop.agent.startup.version import VERSION
-from ddptop.agent.text import clean_line, shorten, span
+from ddptop.agent.text import shorten, span
 from ddptop.agent.wire import HELD, PROTOCOL, Beat, Event, Hello, Inspection, Saved
 
 _EXIT: Final = os._exit
 _TICK_S: Final = 1.0
-_GAUGES_S: Final = 0.5
-"""Seconds for which a reading of memory and load is as good as a new one."""
 _MOST_NOTICES: Final = 16
 _NEWS_NS: Final = 500_000_000
 """Time for which the training thread was held up from which on that is an event."""
@@ -128,23 +123,15 @@ class Session:
         self.torch_version: str | None = None
         self.timeout_s: float | None = None
         """Timeout of collectives in the default process group."""
-        self._checkpoint: Callable[[int], object] | None = None
-        self._stopped = False
+        self.stopped = False
+        """True once the script was made to end at a step boundary."""
         self.directory = directory
         self._presence = Presence(directory, self.rank)
         self._visibility = Visibility(directory)
-        self._gauges, self._pools = Gauges(), Pools()
-        self._gauges_due = 0.0
-        self._reading: Reading | None = None
-        """The readings for the last heartbeat."""
+        self._gauges, self._pools = Gauges(self.faults), Pools()
         self._start_phase = "imports"
         self._ended = False
-        self._left_at = self._left_by = ""
-        """The line of the `sys.exit` or the exception that ended the script, and its name; empty where none did."""
-        self._awaits = ""
-        """The thing for which the process waits at its exit."""
-        self._exit_function = ""
-        """The exit function in which it was seen last."""
+        self._script_end = ScriptEnd(self.faults)
         self._script = Script(self.stamps, self.faults)
         self.totals = Totals(lambda: self.gate.completed)
         """The steps of the training as the library knows them that runs its loop."""
@@ -174,6 +161,7 @@ class Session:
         self.diagnoses = Diagnoses(
             self.rank, directory, self.stamps, self.collectives, self.gate, self.faults, self.notify
         )
+        self.saving = Saving(self._script, self.gate, self.diagnoses.probing, self.faults)
         self._account = Account(
             directory,
             Member(
@@ -265,10 +253,8 @@ class Session:
         """
         if os.getpid() != self.owner:
             return
-        if not self._stopped and (where := self._where_left(left)):
-            name = (error or "SystemExit").partition(":")[0].rpartition(".")[2]
-            self._left_by = "sys.exit" if traceback is None else clean_line(name, 60)
-            self._left_at = where
+        if not self.stopped:
+            self._script_end.note_left(error, traceback, left)
         if not exit_code:
             self.marks.close()
         self._tell_last()
@@ -276,19 +262,16 @@ class Session:
         self.diagnoses.close()
         crashes.end()
         self.rendezvous.end()
-        stopped_by = self.gate.ended_by if self._stopped and not exit_code else None
-        try:
-            try:
-                error = self._output.explain(exit_code, error)
-            except Exception as problem:
-                self.faults.note("reading the end of its output", problem)
-            self._awaits = self._awaited(leaving.awaited)
+        stopped_by = self.gate.ended_by if self.stopped and not exit_code else None
+        with self.faults.noted("reading the end of its output"):
+            error = self._output.explain(exit_code, error)
+        end = self._script_end
+        end.wait()
+        with self.faults.noted("ending"):
             calls = self._inspecting.newest_calls() if exit_code else None
             self._account.end(
-                exit_code, error, traceback, stopped_by, self.gate.completed, self._awaits, self._left_at, calls
+                exit_code, error, traceback, stopped_by, self.gate.completed, end.awaits, end.left_at, calls
             )
-        except Exception as problem:
-            self.faults.note("ending", problem)
 
     def leave(self) -> None:
         """Publish the last records, and close the sockets: the process ends."""
@@ -296,10 +279,9 @@ class Session:
             return
         os._exit = _EXIT
         try:
-            if self._publisher is not None:
-                self._publisher.stop()
-        except Exception as problem:
-            self.faults.note("leaving", problem)
+            with self.faults.noted("leaving"):
+                if self._publisher is not None:
+                    self._publisher.stop()
         finally:
             descriptors.give_up()
             self._presence.end()
@@ -376,20 +358,6 @@ class Session:
             self._account.hand_back(msgspec.structs.replace(self._record_before, steps=steps))
             self._presence.end()
 
-    def _where_left(self, trace: TracebackType | None) -> str:
-        try:
-            return raised_at(trace, own_sources()) if trace is not None else ""
-        except Exception as problem:
-            self.faults.note("looking for the line that ended its script", problem)
-            return ""
-
-    def _awaited(self, look: Callable[[Sources], str]) -> str:
-        try:
-            return look(own_sources())
-        except Exception as problem:
-            self.faults.note("looking for what its process waits for at exit", problem)
-            return ""
-
     def _exit(self, status: int) -> NoReturn:
         """Tell the last step, in a fraction of a second, before the script ends its process at once."""
         try:
@@ -415,29 +383,20 @@ class Session:
         self._tick_due = time.monotonic() + _TICK_S
         self._presence.tick()
         self._visibility.tick()
-        if self._ended:
-            self._look_at_exit()
+        if self._ended and self._script_end.look():
+            self._account.wait(self._script_end.awaits)
         self.marks.tick()
         if not self._account.written:
             self._account.begin()
         if (counted := self.rendezvous.counted()) > self.hello.generation:
             self._recount(counted)
-        try:
+        with self.faults.noted("reading its log"):
             for text in self._warned.turn():
                 self.notify(f"torch warns: {text}", "warning")
-        except OSError as error:
-            self.faults.note("reading its log", error)
         lost = self._output.lost
         if lost != self._lost_noted:
             self._lost_noted = lost
             self.faults.note(f"{lost:,} bytes of its output are lost: {self._output.reason} ({self._output.log})")
-
-    def _look_at_exit(self) -> None:
-        """Record the exit function in which the process stands, once it does so for a second."""
-        before, self._exit_function = self._exit_function, self._awaited(leaving.exit_function)
-        if self._exit_function not in ("", self._awaits) and self._exit_function == before:
-            self._awaits = before
-            self._account.wait(before)
 
     def _recount(self, generation: int) -> None:
         """Belong to another start of the group than was counted here: other hosts have seen earlier ones."""
@@ -501,11 +460,9 @@ class Session:
         self._tell_last()
         self.gate.recount()
         self.totals.forget()
-        try:
+        # As in `_go_on`.
+        with self.faults.noted("counting anew"):
             self.stamps.renumber()
-        except Exception as error:
-            # As in `wait`.
-            self.faults.note("counting anew", error)
 
     def count_from(self, steps: int) -> None:
         """Begin, in the middle of a training, with the step behind so many."""
@@ -526,23 +483,19 @@ class Session:
         if gate.wait():
             self._go_on()
         if gate.ended_by is not None:
-            self._stopped = True
+            self.stopped = True
             raise SystemExit(0)
 
     def _go_on(self) -> None:
         """Begin the present step anew, so that the time for which the training thread was held belongs to none."""
-        try:
+        # A failed device raises in the next call to it: that call must be the script's.
+        with self.faults.noted("going on after a pause"):
             self.stamps.resume()
-        except Exception as error:
-            # A failed device raises in the next call to it: that call must be the script's.
-            self.faults.note("going on after a pause", error)
 
     def _tell_last(self) -> None:
-        try:
+        with self.faults.noted("the record of the last step"):
             steps = self.stamps.steps
             self.stamps.tell_last(self.gate.completed, self.collectives.of_counted(steps - 1), losses.later)
-        except Exception as error:
-            self.faults.note("the record of the last step", error)
 
     def announce(self, total_steps: object, note: object, coordinates: object, samples: object, tokens: object) -> None:
         """See `ddptop.agent.start`."""
@@ -563,10 +516,7 @@ class Session:
 
     def register(self, save: object) -> None:
         """See `ddptop.agent.on_checkpoint`."""
-        if callable(save):
-            self._checkpoint = save
-        else:
-            self.misused("on_checkpoint", TypeError(f"{type(save).__name__} cannot be called"))
+        self.saving.register(save)
 
     def notify(self, text: str, level: str) -> None:
         """Publish a line as an event of this rank, with one of the levels of `wire.Event`; called by any thread."""
@@ -576,21 +526,6 @@ class Session:
         """Count a failed call of a function of `ddptop.agent`."""
         self.faults.note(call, error)
 
-    @property
-    def outstanding(self) -> int:
-        """Collectives that the rank has entered and not finished."""
-        return self.collectives.outstanding
-
-    @property
-    def checkpoints(self) -> bool:
-        """True where the script has registered a checkpoint function."""
-        return self._checkpoint is not None
-
-    @property
-    def stopped(self) -> bool:
-        """True once the script was made to end at a step boundary."""
-        return self._stopped
-
     def record_every(self, every: int) -> str | None:
         """Record one step in so many from the next boundary on; return the reason where that is refused."""
         if self._fixed_every is not None:
@@ -599,29 +534,6 @@ class Session:
             return f"one step in {every} cannot be recorded: it is a power of two up to {recording.MOST}"
         self.own_rate.order(every)
         return None
-
-    def save(self, token: str) -> Saved | None:
-        """Have the held training thread save a checkpoint; return the outcome, None until it is known.
-
-        Raises:
-            GateError: nothing can be saved now.
-        """
-        save = self._checkpoint
-        if save is None:
-            raise GateError("its script has registered no checkpoint function (ddptop.agent.on_checkpoint)")
-        return self.gate.do(token, token, "saving a checkpoint", functools.partial(self._call, save))
-
-    def _call(self, save: Callable[[int], object]) -> Saved:
-        began = time.monotonic_ns()
-        try:
-            where = save(self.gate.completed)
-        except Exception as error:  # the script's own, reported to the controller
-            return Saved(False, describe(error, 300), time.monotonic_ns() - began, self.gate.completed)
-        took_ns = time.monotonic_ns() - began
-        told = self._script.accepted("where on_checkpoint's function saved", given.path, where)
-        if told and (folder := Path(told).parent).is_dir():
-            self.diagnoses.probing.checkpoints = folder
-        return Saved(True, told or "", took_ns, self.gate.completed)
 
     @property
     def state(self) -> str:
@@ -640,7 +552,7 @@ class Session:
         Raises:
             Exception: one of its values cannot be read.
         """
-        reading = self._read_gauges()
+        reading = self._gauges.read(self.device)
         self._inspecting.notice(self.gate.completed)
         self.diagnoses.fullness.take(self.device, self.gate.completed, reading.memory_bytes)
         bare = self.bare_beat(seq, refused)
@@ -658,7 +570,7 @@ class Session:
             total_by=None if told is None else told.by,
             note=self._script.note,
             mechanism=self.collectives.mechanism,
-            outstanding=self.outstanding,
+            outstanding=self.collectives.outstanding,
             timed_every=self.collectives.timed_every,
             health=self.health.trouble,
             timeout_s=self.timeout_s,
@@ -684,9 +596,7 @@ class Session:
             case "paused":
                 return self.gate.doing or f"held at step {self.gate.completed:,}"
             case "ended":
-                by = f" by {self._left_by} ({self._left_at})" if self._left_at else ""
-                stands = self._awaits and self._awaits == self._exit_function
-                return f"its process stands in {self._awaits}" if stands else f"its script has ended{by}"
+                return self._script_end.activity
         return self.stamps.activity
 
     def inspect(self, *, stacks: bool) -> Inspection:
@@ -697,7 +607,7 @@ class Session:
             state=state,
             activity=self._activity(state),
             step=self.gate.completed,
-            cpu_percent=None if self._reading is None else self._reading.cpu_percent,
+            cpu_percent=self._gauges.last.cpu_percent,
             generation=self.hello.generation,
         )
 
@@ -718,7 +628,7 @@ class Session:
             fault=self.faults.last,
             held_at_ns=held_up[1] if held_up else self.gate.held_at_ns if state in HELD else None,
             released_at_ns=self.gate.released_at_ns,
-            checkpoints=self.checkpoints,
+            checkpoints=self.saving.function is not None,
             generation=self.hello.generation,
             recorded_every=self.stamps.every,
             is_fixed=self._fixed_every is not None,
@@ -726,15 +636,3 @@ class Session:
             hold=self.gate.holding(),
             saved=self.gate.untold if isinstance(self.gate.untold, Saved) else None,
         )
-
-    def _read_gauges(self) -> Reading:
-        """Return the readings of now, or of a moment ago: each of them may have to wait for the interpreter."""
-        if self._reading is None or time.monotonic() >= self._gauges_due:
-            self._gauges_due = time.monotonic() + _GAUGES_S
-            try:
-                self._reading = self._gauges.read(self.device)
-            except Exception as error:
-                # Without descriptors /proc cannot be read; the sign of life matters more.
-                self.faults.note("reading memory and load", error)
-                self._reading = Reading()
-        return self._reading

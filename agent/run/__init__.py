@@ -9,7 +9,7 @@ ends           the end of each rank's process, as the observer saw it
 hosts          the other hosts of a run: the address of the head, and the records of their ranks
 identity       processes, distinguished from later ones with the same pid
 diagnoses      the kinds of diagnoses: their keys, verbs and folders, and what each takes
-cores          cores, and the processes that run on them
+cores          cores, the processes that run on them, and the time that these take
 script         the script of a rank: sources, stacks, its last line
 switches       requests of the environment to the ranks, beside training
 files          marks, locks, private files, removal

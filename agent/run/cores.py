@@ -1,8 +1,10 @@
-"""Cores and the processes that run on them, as /proc shows them."""
+"""Cores, the processes that run on them, and the time that these take, as /proc shows them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
@@ -36,11 +38,57 @@ def threads() -> Threads:
         try:
             for thread in os.listdir(f"/proc/{name}/task"):
                 fields = fields_of(f"{name}/task/{thread}")
-                cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-                found[int(name), int(thread)] = Used(cpu_s, int(fields[_PROCESSOR]))
+                found[int(name), int(thread)] = Used(_cpu_s(fields), int(fields[_PROCESSOR]))
         except (OSError, ValueError, IndexError):
             continue
     return found
+
+
+def _cpu_s(fields: list[bytes]) -> float:
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of the main thread of a process, as data workers are; empty where they cannot be read."""
+    # One small file instead of all of /proc.
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb", buffering=0) as file:
+            return [int(each) for each in file.read().split()]
+    except OSError:
+        return []
+
+
+class Usage:
+    """The CPU time of a process and its children, from one look to the next."""
+
+    def __init__(self, pid: int) -> None:
+        """Look for the first time.
+
+        Raises:
+            OSError: the process cannot be read.
+        """
+        self._pid = pid
+        self._at, self._cpu_s = 0.0, dict[int, float]()
+        self.percent()
+
+    @property
+    def children(self) -> int:
+        """Children of its main thread at the last look."""
+        return len(self._cpu_s) - 1
+
+    def percent(self) -> float:
+        """Return the CPU that they took since the last look, a child from its second look on; 100 is one core.
+
+        Raises:
+            OSError: the process cannot be read.
+        """
+        now, used = time.monotonic(), {self._pid: _cpu_s(fields_of(self._pid))}
+        for child in children_of(self._pid):
+            with contextlib.suppress(OSError):
+                used[child] = _cpu_s(fields_of(child))
+        spent = sum(max(0.0, cpu_s - self._cpu_s.get(pid, cpu_s)) for pid, cpu_s in used.items())
+        passed, self._at, self._cpu_s = now - self._at, now, used
+        return 100 * spent / passed if passed > 0 else 0.0
 
 
 def core_of(thread: int) -> int:

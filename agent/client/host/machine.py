@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ddptop.agent.launcher import machine
-
-if TYPE_CHECKING:
-    import pynvml
+from ddptop.agent.launcher.boards import boards
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +35,8 @@ class Machine:
     """Looks at this machine now and then."""
 
     def __init__(self) -> None:
-        import pynvml
-
         self._looked: tuple[float, float] | None = None
         """Seconds of all cores at the look before: idle, and in all."""
-        self._gpus: list[pynvml.c_nvmlDevice_t] = []
-        # No driver, no GPU.
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlInit()
-            self._gpus = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
 
     def look(self) -> HostLoad:
         """Return its load since the look before."""
@@ -61,19 +50,5 @@ class Machine:
         cpu = 100 * (1 - (idle - was_idle) / (total - was_total)) if total > was_total else None
         self._looked = idle, total
         memory = psutil.virtual_memory()
-        gpus = tuple(map(_load, self._gpus))
+        gpus = tuple(GpuLoad(board.load, *board.memory) for board in boards())
         return HostLoad(machine.cores(), cpu, memory.total - memory.available, memory.total, gpus)
-
-
-def _load(handle: pynvml.c_nvmlDevice_t) -> GpuLoad:
-    import pynvml
-
-    used: int | None = None
-    total: int | None = None
-    percent: float | None = None
-    with contextlib.suppress(pynvml.NVMLError):
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        used, total = int(memory.used), int(memory.total)
-    with contextlib.suppress(pynvml.NVMLError):
-        percent = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    return GpuLoad(percent, used, total)

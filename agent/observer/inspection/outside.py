@@ -6,7 +6,6 @@ Only a process that is proved to be the rank is looked at, by its pid and its st
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -118,7 +117,7 @@ def _threads(process: Process, told: Iterable[Thread], script: str) -> list[wire
     sources = Sources(os.path.dirname(script), identity.link(process.pid, "cwd"))
     shown = [each for each in told if not (each.thread_name or "").startswith(OWN_THREADS)]
     shown.sort(key=lambda each: each.os_thread_id != process.pid)
-    texts = _texts(sources, shown[: wire.MOST_THREADS], _imported_s(process))
+    texts = _texts(sources, shown[: wire.MOST_THREADS], identity.began_at(process) + _IMPORTS_S)
     return [
         wire.Thread(
             name=each.thread_name or f"thread {each.os_thread_id}",
@@ -140,7 +139,7 @@ def _threads(process: Process, told: Iterable[Thread], script: str) -> list[wire
     ]
 
 
-def _texts(sources: Sources, threads: Iterable[Thread], before: float | None) -> dict[tuple[str, int], str]:
+def _texts(sources: Sources, threads: Iterable[Thread], before: float) -> dict[tuple[str, int], str]:
     """Return the source of the lines of the user's code, from files of its own folders alone."""
     wanted: dict[str, set[int]] = {}
     for thread in threads:
@@ -154,13 +153,6 @@ def _texts(sources: Sources, threads: Iterable[Thread], before: float | None) ->
         if sources.is_own(file)
         for number, text in read_lines(sources.path(file), lines, before=before).items()
     }
-
-
-def _imported_s(process: Process) -> float | None:
-    """Return when a process imports its files, in seconds since the epoch; None where that is not known."""
-    if sys.platform != "linux":
-        return None
-    return identity.began_at(process) + _IMPORTS_S
 
 
 def _read(process: Process) -> _Reading | None:

@@ -12,11 +12,14 @@ import functools
 import sys
 import threading
 import weakref
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ddptop.agent.rank.collectives.backends import Backends
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.around import replace
+
+if TYPE_CHECKING:
+    from ddptop.agent.rank.collectives.timing import Collectives
 
 WRAPPER: Final = "process-group wrapper"
 FUNCTIONS: Final = "torch.distributed functions only"
@@ -49,31 +52,6 @@ _METHODS: Final = {
     "barrier": ("barrier", None),
 }
 """By method of a process group: our name of the operation, and the index of its input among the arguments."""
-
-
-class Collectives(Protocol):
-    """Receiver of the observed calls."""
-
-    @property
-    def is_aside(self) -> bool:
-        """True where a call on the present thread is not the training's."""
-        ...
-
-    def now(self) -> int:
-        """Return the present stamp."""
-        ...
-
-    def begin(self, op: str, tensors: list[Any], backends: Backends, now: int, *, blocking: bool, origin: str) -> Any:
-        """Note that a collective was called at `now`, by code of the module `origin`; return the call."""
-
-    def end(self, call: Any, work: Any) -> None:
-        """Note that the call returned `work`."""
-
-    def missed(self, error: Exception) -> None:
-        """Note that a call could not be noted."""
-
-    def lower(self, mechanism: str) -> None:
-        """Note that fewer collectives are observed than assumed."""
 
 
 def install(torch: Any, collectives: Collectives, faults: Faults) -> str | None:

@@ -9,50 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control.deadline import lateness
 from ddptop.agent.rank.ahead import Passed, Unanswered
-from ddptop.agent.rank.checksums.checks import Checks
 from ddptop.agent.rank.commands.answers import Answers
-from ddptop.agent.rank.commands.gate import Gate, GateError
-from ddptop.agent.rank.faults import Faults, describe
-from ddptop.agent.rank.inspection.diagnoses import Diagnoses
+from ddptop.agent.rank.commands.gate import GateError
+from ddptop.agent.rank.faults import describe
 from ddptop.agent.rank.records.history import History
 
-
-class Commanded(Protocol):
-    """The part of a rank's session that commands act on."""
-
-    rank: int
-    faults: Faults
-    gate: Gate
-    checks: Checks
-    diagnoses: Diagnoses
-    device: str | None
-
-    def inspect(self, *, stacks: bool) -> wire.Inspection:
-        """Return where the rank stands."""
-        ...
-
-    def record_every(self, every: int) -> str | None:
-        """Record one step in so many from the next one on; return the reason where that is refused."""
-        ...
-
-    def leave_run(self) -> str:
-        """Take every hook out at the end of the present step; return the reason where that is refused."""
-        ...
-
-    def stay(self) -> None:
-        """Do not leave, unless that is done."""
-        ...
-
-    def save(self, token: str) -> wire.Saved | None:
-        """Have the held training thread save a checkpoint; raises `GateError` where nothing can be saved now."""
-        ...
+if TYPE_CHECKING:
+    from ddptop.agent.rank.session import Session
 
 
 class Executing:
@@ -60,7 +30,7 @@ class Executing:
 
     def __init__(
         self,
-        session: Commanded,
+        session: Session,
         history: History,
         answers: Answers,
         publish: Callable[[bytes, bytes], None],
@@ -110,7 +80,7 @@ class Executing:
                     gate.end(who)
                     return wire.Reply(id, True, "ends", gate.completed)
                 case wire.Save(id, token):
-                    saved = session.save(token)
+                    saved = session.saving.ask(token)
                     if saved is None:
                         return wire.Reply(id, False, "saving", gate.completed, pending=True)
                     return wire.Reply(id, saved.done, saved.text, gate.completed, took_ns=saved.took_ns)

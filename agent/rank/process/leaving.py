@@ -1,6 +1,5 @@
-"""The things for which the interpreter waits after the script: threads that are no daemons, queues, child processes.
-
-And the exit function in which it stands, after them.
+"""The end of the script, and the things for which the interpreter waits after it: threads that are no daemons, queues,
+child processes; and the exit function in which it stands, after them.
 """
 
 from __future__ import annotations
@@ -8,13 +7,16 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Final
 
 from ddptop import agent
+from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.inspection.frames import current
+from ddptop.agent.rank.inspection.stacks import own_sources, raised_at
 from ddptop.agent.run.script.sources import Sources
 from ddptop.agent.run.script.stacks import OWN_THREADS, function_name
+from ddptop.agent.text import clean_line
 
 _MOST: Final = 3
 """Of these that are named."""
@@ -26,6 +28,49 @@ _AGENT: Final = os.path.dirname(os.path.abspath(agent.__file__))
 _RUNNER: Final = os.path.join(_AGENT, "__main__.py")
 _WRAPPERS: Final = ("wrapper", "inner")
 """Functions of libraries around the one that was called."""
+
+
+class ScriptEnd:
+    """How the script has ended, and the thing for which its process waits since; no error leaves it."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self.left_at = ""
+        """The line of the `sys.exit` or the exception that ended the script; empty where none did."""
+        self._left_by = ""
+        self.awaits = ""
+        """The thing for which the process waits at its exit."""
+        self._exit_function = ""
+        """The exit function in which it was seen last."""
+
+    def note_left(self, error: str | None, traceback: str | None, left: TracebackType | None) -> None:
+        """Take note of the exception, or of the `sys.exit`, whose trace is `left`."""
+        with self._faults.noted("looking for the line that ended its script"):
+            self.left_at = raised_at(left, own_sources()) if left is not None else ""
+        name = (error or "SystemExit").partition(":")[0].rpartition(".")[2]
+        self._left_by = "sys.exit" if traceback is None else clean_line(name, 60)
+
+    def wait(self) -> None:
+        """Find the thing for which the process will wait."""
+        with self._faults.noted("looking for what its process waits for at exit"):
+            self.awaits = awaited(own_sources())
+
+    def look(self) -> bool:
+        """Look for the exit function in which the process stands; say whether it waits for that, after a second."""
+        before, self._exit_function = self._exit_function, ""
+        with self._faults.noted("looking for what its process waits for at exit"):
+            self._exit_function = exit_function(own_sources())
+        if self._exit_function in ("", self.awaits) or self._exit_function != before:
+            return False
+        self.awaits = before
+        return True
+
+    @property
+    def activity(self) -> str:
+        """The present activity of its process, in words."""
+        if self.awaits and self.awaits == self._exit_function:
+            return f"its process stands in {self.awaits}"
+        return f"its script has ended by {self._left_by} ({self.left_at})" if self.left_at else "its script has ended"
 
 
 def awaited(sources: Sources) -> str:

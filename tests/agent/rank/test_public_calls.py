@@ -142,8 +142,8 @@ def test_no_public_call_raises(session: Session, value: Any, name: Any) -> None:
     agent.on_checkpoint(value)
     agent.on_checkpoint(value, value)  # type: ignore[call-arg]
     agent.on_checkpoint(lambda step: value)
-    assert session._checkpoint is not None
-    assert session._call(session._checkpoint).done
+    assert session.saving.function is not None
+    assert session.saving.save().done
     assert session.stamps._current.metrics["last"] == 1
     wire.encode(wire.Step(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, metrics=dict(session.stamps._current.metrics)))
     assert beat(session).faults == session.faults.count
@@ -270,7 +270,7 @@ def test_a_checkpoint_is_saved_whatever_its_function_returns(session, saved, whe
     """What is no path is a fault and not an error of the training."""
     faults = session.faults.count
     agent.on_checkpoint(lambda step: saved() if saved is Raising else saved)
-    done = session._call(session._checkpoint)
+    done = session.saving.save()
     assert (done.done, done.text) == (True, where)
     assert session.faults.count == faults + (fault is not None)
     if fault is not None:
@@ -288,14 +288,14 @@ def test_what_a_checkpoint_function_raises_is_told(session):
         raise Silent
 
     agent.on_checkpoint(fail)
-    assert session._call(session._checkpoint).text == "Silent: its message cannot be had"
+    assert session.saving.save().text == "Silent: its message cannot be had"
 
     def interrupt(step: int) -> None:
         raise KeyboardInterrupt
 
     agent.on_checkpoint(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        session._call(session._checkpoint)
+        session.saving.save()
 
 
 def test_what_cannot_be_called_replaces_nothing(session):
@@ -306,7 +306,7 @@ def test_what_cannot_be_called_replaces_nothing(session):
 
     assert agent.on_checkpoint(save) is save
     assert agent.on_checkpoint(cast("Any", 5)) == 5
-    assert session._checkpoint is save
+    assert session.saving.function is save
     assert session.faults.last == "on_checkpoint: TypeError: int cannot be called"
 
 
@@ -321,8 +321,8 @@ def test_one_bad_value_does_not_end_the_signs_of_life(session, monkeypatch):
     assert (told.rank, told.note) == (session.rank, None)
     assert told.fault is not None
     assert told.fault.startswith("a sign of life: UnicodeEncodeError")
-    monkeypatch.setattr(session._gauges, "read", lambda device: os.stat("/nowhere"))
-    monkeypatch.setattr(session, "_gauges_due", 0.0)
+    monkeypatch.setattr(session._gauges, "_read", lambda device: os.stat("/nowhere"))
+    monkeypatch.setattr(session._gauges, "_due", 0.0)
     monkeypatch.setattr(session._script, "note", None)
     session._publisher._send_beat()
     told = wire.read_telemetry(sent[-1])

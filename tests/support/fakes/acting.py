@@ -50,27 +50,18 @@ class Rank:
         self.outstanding = 0
         self.checkpoint: Callable[[], wire.Saved] | None = None
         self.has_ended = False
-        self.executing = Executing(self, NOBODY, NOBODY, NOBODY, lambda: None)
+        self.saving = SimpleNamespace(ask=self.save)
+        session: Any = self
+        self.executing = Executing(session, NOBODY, NOBODY, NOBODY, lambda: None)
 
     def save(self, token: str) -> wire.Saved | None:
-        """See `Commanded`."""
+        """Have its checkpoint function called."""
         assert self.checkpoint is not None
         return self.gate.do(token, token, "saving a checkpoint", self.checkpoint)
 
     def inspect(self, *, stacks: bool) -> wire.Inspection:
-        """See `Commanded`."""
+        """Return where it stands."""
         return wire.Inspection(self.rank, 0, "agent", 1)
-
-    def record_every(self, every: int) -> str | None:
-        """See `Commanded`."""
-        return None
-
-    def leave_run(self) -> str:
-        """See `Commanded`."""
-        return "it has not joined"
-
-    def stay(self) -> None:
-        """See `Commanded`."""
 
     def move(self) -> None:
         """Make steps, as far as the gate lets it, or do there what it is asked for."""

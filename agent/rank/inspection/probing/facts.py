@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from ddptop.agent.launcher.boards import board_of
 from ddptop.agent.rank.faults import is_ours
-from ddptop.agent.rank.records.device import Board as Nvml
 from ddptop.agent.run import cores
 from ddptop.agent.run.cores import Threads
 from ddptop.agent.text import spans
@@ -100,14 +100,14 @@ def board(torch: Any, device: Any) -> Board | None:
     """Return a device as NVML knows it; None where it does not."""
     index = device.index or 0
     properties = torch.cuda.get_device_properties(index)
-    nvml, handle = Nvml(str(getattr(properties, "uuid", "")), index, os.environ).handle
-    if handle is None:
+    known = board_of(str(getattr(properties, "uuid", "")), index, os.environ)
+    if known.handle is None:
         return None
 
     def ask(name: str, *arguments: Any) -> Any:
         try:
-            return getattr(nvml, name)(handle, *arguments)
-        except (AttributeError, nvml.NVMLError):
+            return getattr(known.nvml, name)(known.handle, *arguments)
+        except (AttributeError, known.nvml.NVMLError):
             return None
 
     reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0

@@ -40,8 +40,7 @@ class Rank:
             state="running",
             has_left=False,
             beat=lambda seq, refused: wire.Beat(3, 1, "running", "", 6, 1, seq, hold=self.gate.holding()),
-            checkpoints=True,
-            save=self.save,
+            saving=SimpleNamespace(function=print, ask=self.save),
             tick=lambda: None,
         )
         pub, cmd = f"ipc://{folder}/3.pub", f"ipc://{folder}/3.cmd"

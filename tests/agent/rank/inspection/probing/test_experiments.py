@@ -366,7 +366,7 @@ def test_a_device_is_what_the_library_of_its_driver_says(monkeypatch: pytest.Mon
         nvmlDeviceGetTotalEccErrors=lambda _, kind, since: 10 * kind + since,
         nvmlDeviceGetCurrPcieLinkWidth=lambda _: 8,
     )
-    monkeypatch.setattr(facts, "Nvml", lambda *_: SimpleNamespace(handle=(nvml, "handle")))
+    monkeypatch.setattr(facts, "board_of", lambda *_: SimpleNamespace(nvml=nvml, handle="handle"))
     properties = SimpleNamespace(name="H100", uuid="GPU-1")
     fake: Any = SimpleNamespace(cuda=SimpleNamespace(get_device_properties=lambda _: properties))
     found = facts.board(fake, SimpleNamespace(index=None))
@@ -374,5 +374,5 @@ def test_a_device_is_what_the_library_of_its_driver_says(monkeypatch: pytest.Mon
     assert (found.name, found.throttled) == ("H100", ("power cap", "heat (hardware)"))
     assert (found.celsius, found.mhz, found.highest_mhz, found.errors) == (71, 901, None, 10)
     assert (found.lanes, found.most_lanes, found.pcie) == (8, None, None)
-    monkeypatch.setattr(facts, "Nvml", lambda *_: SimpleNamespace(handle=(nvml, None)))
+    monkeypatch.setattr(facts, "board_of", lambda *_: SimpleNamespace(nvml=nvml, handle=None))
     assert facts.board(fake, SimpleNamespace(index=0)) is None

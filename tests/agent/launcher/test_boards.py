@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.agent.rank.records.device import Board
+from ddptop.agent.launcher.boards import board_of
 
 WHOLE = "GPU-6f3a7e9e-0000-1111-2222-333344445555"
 PART = "MIG-0a1b2c3d-0000-1111-2222-333344445555"
@@ -64,7 +64,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 def test_the_device_is_that_which_cuda_means(driver, visible):
     """However `CUDA_VISIBLE_DEVICES` numbers the devices, the UUID that CUDA tells decides."""
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    board = Board(WHOLE.removeprefix("GPU-"), 0, environment)
+    board = board_of(WHOLE.removeprefix("GPU-"), 0, environment)
     assert board.load == 70
     assert board.memory_of(77) == 3 << 30
     assert board.memory_of(78) is None
@@ -73,35 +73,35 @@ def test_the_device_is_that_which_cuda_means(driver, visible):
 @pytest.mark.parametrize("told", [WHOLE.removeprefix("GPU-"), PART.removeprefix("MIG-")])
 def test_a_part_of_a_device_has_its_own_memory_and_no_load(driver, told):
     """The part that the process was given is read, whether CUDA tells its UUID or the whole's; its load is unknown."""
-    board = Board(told, 0, {"CUDA_VISIBLE_DEVICES": PART})
+    board = board_of(told, 0, {"CUDA_VISIBLE_DEVICES": PART})
     assert board.load is None
     assert board.memory_of(77) == 1 << 30
 
 
 def test_what_the_driver_refuses_is_not_asked_again(driver):
     """Once a second a call that always fails would only cost."""
-    board = Board(PART.removeprefix("MIG-"), 0, {})
+    board = board_of(PART.removeprefix("MIG-"), 0, {})
     assert [board.load, board.load, board.load] == [None] * 3
     assert driver.asked == [PART]
-    second = Board(SECOND.removeprefix("GPU-"), 1, {})
+    second = board_of(SECOND.removeprefix("GPU-"), 1, {})
     assert (second.memory_of(77), second.load) == (None, 30)
 
 
 def test_a_memory_that_the_driver_does_not_know_is_unknown(driver):
     """On some systems NVML names the process and no bytes."""
     driver.memory[WHOLE] = [(77, None)]
-    assert Board(WHOLE.removeprefix("GPU-"), 0, {}).memory_of(77) is None
+    assert board_of(WHOLE.removeprefix("GPU-"), 0, {}).memory_of(77) is None
 
 
 @pytest.mark.parametrize("uuid", ["", "ffffffff-0000-1111-2222-333344445555"])
 def test_a_device_that_nvml_does_not_know_has_no_numbers(driver, uuid):
     """A torch that tells no UUID, or a device of another make: unknown, not zero."""
-    board = Board(uuid, 0, {"CUDA_VISIBLE_DEVICES": ""})
+    board = board_of(uuid, 0, {"CUDA_VISIBLE_DEVICES": ""})
     assert (board.load, board.memory_of(77)) == (None, None)
 
 
 def test_without_a_driver_there_are_no_numbers(driver):
     """The library is there on every machine; a driver is not."""
     driver.has_driver = False
-    board = Board(WHOLE.removeprefix("GPU-"), 0, {})
+    board = board_of(WHOLE.removeprefix("GPU-"), 0, {})
     assert (board.load, board.memory_of(77)) == (None, None)
