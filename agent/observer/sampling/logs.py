@@ -7,7 +7,6 @@ of their own, which is ended where one takes too long: Python cannot interrupt a
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ddptop.agent.run.files.private import open_plain
-from ddptop.agent.text import clean_line
+from ddptop.agent.run.files import tail
+from ddptop.agent.text import clean, clean_line
 
 _LONGEST: Final = 4096
 """Characters of a line that are looked at."""
 _NEWEST: Final = 64 << 10
-"""Bytes at the end of what is new that are read."""
+"""Bytes at the end of what is new that are read, about."""
 _PATIENCE_S: Final = 2.0
 """Seconds that a search by the user's patterns may take, the start of Python included."""
 _MOST_TRIED: Final = 100
@@ -47,7 +46,6 @@ _LOSS: Final = re.compile(
 _OTHER_LOSS: Final = re.compile(r"val|eval|test|dev|aux", re.IGNORECASE)
 _OF_TRAINING: Final = re.compile(r"^(?:\{|Train Epoch)")
 """Lines with a loss and no step: the dictionaries of HF, `Train Epoch: 1 [640/60000 (1%)]`."""
-_CONTROL: Final = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 
 
 class Named(NamedTuple):
@@ -60,7 +58,7 @@ class Named(NamedTuple):
 
 def named(line: str) -> Named:
     """Return the step and the loss that a line of a log names."""
-    line = _CONTROL.sub("", line[:_LONGEST]).strip()
+    line = clean(line[:_LONGEST], _LONGEST).strip()
     if (bar := _BAR.search(line)) is not None:
         return Named(int(bar[1]), int(bar[2]), _loss(line))
     found = _STEP.search(line) or _EPOCH_BATCH.search(line)
@@ -103,22 +101,17 @@ class Log:
 
     def _new(self) -> list[str]:
         try:
-            status = os.stat(self._path)
-            if (status.st_ino, status.st_size) == (self._inode, self._offset):
-                return []
-            with open_plain(self._path) as file:
-                size = os.fstat(file.fileno()).st_size
-                anew = status.st_ino != self._inode or size < self._offset
-                begin = max(0 if anew else self._offset, size - _NEWEST)
-                text = os.pread(file.fileno(), _NEWEST, begin).decode("utf-8", "replace")
+            piece = tail.grown(self._path, self._inode, self._offset, most=2 * _NEWEST, tail=_NEWEST, behind=_NEWEST)
         except OSError:
             return []
-        rest = "" if anew or begin != self._offset else self._rest
-        self._inode, self._offset = status.st_ino, begin + min(size - begin, _NEWEST)
+        if piece is None:
+            return []
+        rest = self._rest if not piece.anew and piece.offset == self._offset else ""
+        self._inode, self._offset = piece.inode, piece.offset + len(piece.content)
         # A bar ends its lines by going back to their beginning, and a log may end in the middle of one.
-        *lines, last = re.split(r"[\r\n]+", rest + text)
+        *lines, last = re.split(r"[\r\n]+", rest + piece.content.decode("utf-8", "replace"))
         self._rest = last[:_LONGEST]
-        return lines if not _BAR.search(last[:_LONGEST]) else [*lines, last]
+        return lines if not _BAR.search(self._rest) else [*lines, last]
 
 
 _SEARCH: Final = """
@@ -155,7 +148,7 @@ class Patterns:
 
 def _of_groups(found: Mapping[str, str | None]) -> Named:
     try:
-        step, total = (int(text[:18]) if (text := found.get(key)) else None for key in ("step", "total"))
+        step, total = (max(0, int(text[:18])) if (text := found.get(key)) else None for key in ("step", "total"))
         return Named(step, total, float(text) if (text := found.get("loss")) else None)
     except ValueError:
         return Named()

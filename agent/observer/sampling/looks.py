@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import selectors
 import time
-from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ddptop.agent.observer.inspection.dumps import Spy
@@ -25,21 +25,23 @@ RATE: Final = 10
 _LATEST_S: Final = 10.0
 """Seconds after its beginning at which a window is given up."""
 _NICE: Final = 10
-_PROC: Final = Path("/proc")
-_DEVICE: Final = re.compile(r"/dev/(?:nvidia\d+|kfd|davinci\d+|accel/\w+)")
 
 
 class Found(NamedTuple):
     """What came of a window."""
 
-    rank: int
     began_ns: int
     ended_ns: int
     look: phases.Look
     problem: str
     """The reason for which there are no looks; empty where there are."""
-    worker: Counter[str]
+    worker: Mapping[str, int] = MappingProxyType({})
     """Stacks of one of its data workers, where that was looked at."""
+
+
+def nothing(problem: str) -> Found:
+    """Return that there are no looks, and why."""
+    return Found(time.time_ns(), time.time_ns(), phases.Look({}, {}, None), problem)
 
 
 class Window:
@@ -93,14 +95,13 @@ class Window:
     def end(self) -> Found:
         """Return what was found."""
         busy, late, starved = _parts(self._ran, _ran(self._pid))
-        told = [spy.end() for spy in self._spies]
+        (out, problem), *others = (spy.end() for spy in self._spies)
         pids = (self._pid, self._pid, self._worker or 0)
-        stacks = [phases.read(out.decode("utf-8", "replace"), pid) for (out, _), pid in zip(told, pids, strict=False)]
+        seen, active, *worker = map(phases.read, [out, *(each for each, _ in others)], pids)
         # Without the system's number of a thread py-spy takes it for active.
-        is_numbered = f"thread ({self._pid})".encode() in told[0][0]
-        look = phases.Look(stacks[0], stacks[1] if is_numbered else None, busy, late, starved)
-        of_worker = stacks[2] if len(stacks) > 2 else Counter[str]()
-        return Found(self.rank, self._began_ns, time.time_ns(), look, "" if look.seen else told[0][1], of_worker)
+        is_numbered = f"thread ({self._pid})".encode() in out
+        look = phases.Look(seen, active if is_numbered else None, busy, late, starved)
+        return Found(self._began_ns, time.time_ns(), look, "" if seen else problem, *worker)
 
     def give_up(self) -> None:
         """End the looks."""
@@ -111,7 +112,7 @@ class Window:
 class _Ran(NamedTuple):
     """The time for which a main thread has run and has waited for a CPU, and how often it has begun to do so."""
 
-    at: float
+    at_ns: int
     ran_ns: int
     queued_ns: int
     woken: int
@@ -120,13 +121,13 @@ class _Ran(NamedTuple):
 
 def _ran(pid: int) -> _Ran | None:
     """Read what the kernel counts of a main thread; None where it counts nothing."""
+    folder = Path(f"/proc/{pid}/task/{pid}")
     try:
-        folder = _PROC / str(pid) / "task" / str(pid)
         # From the kernel's sched-stats.rst: time on a CPU, and time on a run queue.
         ran, queued, _ = (folder / "schedstat").read_text().split()
         lines = (folder / "status").read_text().splitlines()
         woken, preempted = (int(line.split()[1]) for line in lines[-2:])
-        return _Ran(time.monotonic(), int(ran), int(queued), woken, preempted)
+        return _Ran(time.monotonic_ns(), int(ran), int(queued), woken, preempted)
     except (OSError, ValueError, IndexError):
         return None
 
@@ -140,22 +141,5 @@ def _parts(began: _Ran | None, ended: _Ran | None) -> tuple[float | None, float,
     passed, ran, queued, woken, preempted = (now - then for now, then in zip(ended, began, strict=True))
     # Each time that it is to run again it may have to wait for a CPU.
     late = queued * woken / max(1, woken + preempted)
-    busy, late, starved = (min(1.0, max(0.0, ns / 1e9 / passed)) for ns in (ran + queued - late, late, queued))
+    busy, late, starved = (min(1.0, max(0.0, ns / passed)) for ns in (ran + queued - late, late, queued))
     return busy, late, starved
-
-
-def uses_device(pid: int) -> bool:
-    """Say whether a process has an accelerator open."""
-    try:
-        with os.scandir(_PROC / str(pid) / "fd") as entries:
-            return any(_DEVICE.fullmatch(link(entry.path)) for entry in entries)
-    except OSError:
-        return False
-
-
-def link(path: str) -> str:
-    """Return the end of a link; empty where there is none that can be read."""
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""

@@ -75,6 +75,11 @@ _FORWARD: Final = (
     (r"(?:pytorch_lightning|lightning/pytorch)/strategies/\w+\.py", r"training_step"),
     (r"transformers/trainer\.py", r"compute_loss"),
 )
+_STARTS: Final = {
+    "_find_and_load (<frozen importlib": "imports",
+    "init_process_group (": "rendezvous",
+}
+"""Frames of what a program does before it trains."""
 _CALL_OF_C: Final = re.compile(r"\.wait\(\)|\bdist\.barrier\(")
 """Waits of a line of the user's that have no frame of their own."""
 _RULES: Final = tuple(
@@ -97,6 +102,11 @@ class Frame(NamedTuple):
     function: str
     file: str
     line: int
+
+    @property
+    def name(self) -> str:
+        """The name of its function without the class."""
+        return self.function.rpartition(".")[2]
 
 
 class Place(NamedTuple):
@@ -131,15 +141,16 @@ class Shares(NamedTuple):
     """By phase and line, the most first."""
     blocks: int
     """Looks that count as independent of each other."""
-    busy: float
+    busy: float | None
+    """The part that it ran, or was kept from it; None where there are no looks."""
     still: str
     """The only stack that was found, where nothing says that it moved."""
 
 
-def read(raw: str, pid: int) -> Counter[str]:
+def read(raw: bytes, pid: int) -> Counter[str]:
     """Return the stacks of a process's main thread in the output of `py-spy record --format raw --threads`."""
     found: Counter[str] = Counter()
-    for line in raw.splitlines():
+    for line in raw.decode("utf-8", "replace").splitlines():
         stack, _, number = line.rpartition(" ")
         thread, _, frames = stack.partition(";")
         head = _THREAD.fullmatch(thread)
@@ -167,13 +178,10 @@ def place_of(stack: str, is_library: Callable[[str], bool], source: Callable[[Fr
         source: returns the text of a line, empty where it is not known: a call of C leaves no frame, `work.wait()` too.
     """
     frames = frames_of(stack)
-    phase, depth = _OTHER, len(frames)
-    for index, frame in enumerate(frames):
-        found = _phase_of(frame)
-        if found is not None and phase == _OTHER:
-            phase, depth = found, index
-        if found in ("backward", "data") and phase == "forward":
-            phase, depth = found, index
+    found = [(phase, depth) for depth, frame in enumerate(frames) if (phase := _phase_of(frame)) is not None]
+    if found and found[0][0] == "forward":
+        found = [each for each in found if each[0] in ("backward", "data")] or found
+    phase, depth = found[0] if found else (_OTHER, len(frames))
     where = next((each for each in frames if not is_library(each.file)), None)
     if phase == "backward" and all(is_library(each.file) for each in frames[: depth + 1]):
         phase = _ENGINE
@@ -183,7 +191,7 @@ def place_of(stack: str, is_library: Callable[[str], bool], source: Callable[[Fr
 
 
 def _phase_of(frame: Frame) -> str | None:
-    return _phase(frame.file, frame.function.rpartition(".")[2])
+    return _phase(frame.file, frame.name)
 
 
 @functools.lru_cache(4096)
@@ -201,10 +209,18 @@ def in_worker(stack: str, is_library: Callable[[str], bool]) -> Frame | None:
     return None
 
 
-def waits_for_workers(stacks: Mapping[str, int]) -> bool:
+def waits_for_workers(seen: Mapping[str, int]) -> bool:
     """Say whether a tenth of all looks found the thread waiting for its data workers."""
-    total = sum(stacks.values())
-    return sum(number for stack, number in stacks.items() if "_try_get_data (" in stack) > total / 10
+    return _part_with("_try_get_data (", seen) > 0.1
+
+
+def start_in(seen: Mapping[str, int]) -> str:
+    """Return what a program does before it trains, where most looks found it in that; else empty."""
+    return next((name for frame, name in _STARTS.items() if _part_with(frame, seen) > 0.5), "")
+
+
+def _part_with(frame: str, seen: Mapping[str, int]) -> float:
+    return sum(number for stack, number in seen.items() if frame in stack) / sum(seen.values())
 
 
 def waits_in(stack: str, where: Frame | None) -> str:
@@ -212,17 +228,13 @@ def waits_in(stack: str, where: Frame | None) -> str:
     where it is none, but the user's own line `where`.
     """
     frames = frames_of(stack)
-    if frames[:1] == [where]:
+    if not frames or frames[0] == where:
         return ""
-    for frame in frames[:6]:
-        found = _phase_of(frame)
-        if found == "wait":
-            # The outermost one is what the program has called.
-            calls = [each.function.rpartition(".")[2] for each in frames if _phase_of(each) == "wait"]
-            return calls[-1]
-        if found == "backward":
-            return "backward"
-    return "" if not frames else f"{frames[0].function.rpartition('.')[2]} ({frames[0].file.rpartition('/')[2]})"
+    found = next((phase for each in frames[:6] if (phase := _phase_of(each)) in ("backward", "wait")), None)
+    if found == "wait":
+        # The outermost one is what the program has called.
+        return [each.name for each in frames if _phase_of(each) == "wait"][-1]
+    return found or f"{frames[0].name} ({frames[0].file.rpartition('/')[2]})"
 
 
 class Thread:
@@ -230,24 +242,14 @@ class Thread:
 
     def __init__(self, is_library: Callable[[str], bool], source: Callable[[Frame], str] = lambda _: "") -> None:
         """Know nothing yet; for the arguments see `place_of`."""
-        self._is_library = is_library
-        self._source = source
-        self._places: dict[str, Place] = {}
+        self._place = functools.lru_cache(4096)(functools.partial(place_of, is_library=is_library, source=source))
         self._seen: defaultdict[str, float] = defaultdict(float)
         self._active: defaultdict[str, float] = defaultdict(float)
         self._busy = self._late = self._weight = 0.0
         self._windows: deque[dict[str, float]] = deque(maxlen=_REMEMBERED)
 
-    def _place(self, stack: str) -> Place:
-        found = self._places.get(stack)
-        if found is None:
-            if len(self._places) > 4096:
-                self._places.clear()
-            found = self._places[stack] = place_of(stack, self._is_library, self._source)
-        return found
-
-    def take(self, look: Look, *, engine_waits: bool = True) -> Shares | None:
-        """Take in a window and return the shares in it; None of one without looks.
+    def take(self, look: Look, *, engine_waits: bool = True) -> Shares:
+        """Take in a window and return the shares in it, which are none where there are no looks.
 
         Args:
             look: the stacks.
@@ -256,7 +258,7 @@ class Thread:
         """
         total = sum(look.seen.values())
         if not total:
-            return None
+            return Shares({}, [], 0, None, "")
         active = look.active or {}
         busy = look.busy if look.busy is not None else min(1.0, sum(active.values()) / total)
         for kept in (self._seen, self._active):
@@ -274,7 +276,7 @@ class Thread:
         ran, late = self._busy / self._weight, self._late / self._weight
         found = supposed(self._seen, ran) if look.active is None else times(self._seen, self._active, ran, late)
         # Looks of a phase count as much as the phase takes time: see `times`.
-        worth = {each: (found[each].ran + found[each].idle) / number for each, number in self._seen.items() if number}
+        worth = {each: sum(found[each]) / number for each, number in self._seen.items() if number}
         whole = sum(worth[place.phase] * number for place, number in places.items())
         phases: defaultdict[str, float] = defaultdict(float)
         lines: defaultdict[tuple[str, Frame], float] = defaultdict(float)
@@ -293,7 +295,8 @@ class Thread:
         only = next(iter(look.seen)) if len(look.seen) == 1 and total >= 10 else ""
         # One that waits for nearly all of each step is found nowhere else; its CPU time shows that it moves.
         is_still = only and not 0.005 < busy < 0.5 and not active.keys() - {only}
-        return Shares(dict(phases), ordered, max(1, round(total / self._spread(total))), busy, only if is_still else "")
+        blocks = max(1, round(total / self._spread(total)))
+        return Shares(dict(phases), ordered, blocks, round(busy, 4), only if is_still else "")
 
     def _spread(self, looks: int) -> float:
         """Return how many times more the shares vary from window to window than independent looks would."""

@@ -112,7 +112,7 @@ class _Reasoning:
         if self._waits.causes:
             return self._causes(self._waits.causes)
         if self._waits.complete:
-            return self._apart() if self._waits.by_stacks else self._inside(self._waits.complete)
+            return self._inside(self._waits.complete)
         return self._rendezvous() or self._outside()
 
     def _causes(self, ranks: Collection[int]) -> Conclusion | None:
@@ -258,11 +258,15 @@ class _Reasoning:
         ranks = sorted({wait.rank for wait in complete})
         if (stopped := self._stopped()) is not None:
             return stopped
-        for calls, missing in _ONE_WAY:
+        is_early = self._age_s < self._patience_s
+        # By the stacks alone a call may just have begun.
+        for calls, missing in () if is_early and self._waits.by_stacks else _ONE_WAY:
             if self._all_are_in(calls, complete):
                 return self._unanswered(complete, missing)
-        if self._age_s < self._patience_s:
+        if is_early:
             return None
+        if self._waits.by_stacks:
+            return self._apart()
         wait = max(complete, key=lambda each: each.call.open_ns)
         place = self._place(wait.rank)
         where = f" · {place.where}" if place.where else ""
@@ -270,13 +274,8 @@ class _Reasoning:
         text += f", which all have entered: network or backend{where}"
         return self._hang("all_inside", [], text, wait, ranks, False, where=place.where)
 
-    def _apart(self) -> Conclusion | None:
+    def _apart(self) -> Conclusion:
         """Return the conclusion where all are in calls by their stacks: whether in the same one is not known."""
-        if (stopped := self._stopped()) is not None or self._age_s < self._patience_s:
-            return stopped
-        for each, missing in _ONE_WAY:
-            if self._all_are_in(each, self._waits.complete):
-                return self._unanswered(self._waits.complete, missing)
         calls: dict[tuple[str, str], list[int]] = {}
         for rank, (first, *_) in sorted(self._waits.waits.items()):
             calls.setdefault((wording.in_words(first), self._place(rank).line), []).append(rank)

@@ -12,7 +12,6 @@ import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 from ddptop.agent.end.mismatch import DEFAULT_GROUP, Mismatch, difference
@@ -21,7 +20,6 @@ from ddptop.agent.observer.judge.hang.place import place_of
 from ddptop.agent.wire import GroupCalls, Inspection, OpenCall
 
 _POINT_TO_POINT: Final = frozenset({"send", "recv", "isend", "irecv", "recv_any_source"})
-NO_CALLS: Final[Mapping[int, str]] = MappingProxyType({})
 NEW_GROUP: Final = "new_group"
 """The call that is open while a group is made: it has no number, and the group no calls yet."""
 
@@ -78,7 +76,7 @@ def waits_of(
     world: int,
     present: Iterable[int],
     absent: Iterable[int],
-    seen: Mapping[int, str] = NO_CALLS,
+    seen: Mapping[int, str],
 ) -> Waits:
     """Return who waits for whom.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -43,8 +43,8 @@ LONGEST_NS: Final = 30_000_000_000
 
 
 @dataclass
-class _Spent:
-    """The looks at one rank in some time."""
+class Spent:
+    """Looks at one rank, added up."""
 
     looks: int = 0
     blocks: int = 0
@@ -55,8 +55,12 @@ class _Spent:
     lines: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
     """The same by phase and line."""
 
+    of: list[Sampled] = field(default_factory=list)
+    """The looks themselves."""
+
     def take(self, message: Sampled) -> None:
         """Add the looks of a stretch."""
+        self.of.append(message)
         self.looks += message.looks
         self.blocks += message.blocks
         self.starved += message.looks * (message.starved or 0.0)
@@ -76,26 +80,13 @@ class _Spent:
         return self.wait + self.starved / self.looks
 
 
-def _together(several: Iterable[_Spent]) -> _Spent:
-    made = _Spent()
-    for each in several:
-        made.looks += each.looks
-        made.blocks += each.blocks
-        made.starved += each.starved
-        for phase, looks in each.phases.items():
-            made.phases[phase] += looks
-        for line, looks in each.lines.items():
-            made.lines[line] += looks
-    return made
-
-
 @dataclass
 class _Bin:
     """The looks at all ranks in the same few seconds."""
 
     begin_ns: int
     end_ns: int
-    spent: dict[int, _Spent] = field(default_factory=dict)
+    spent: dict[int, Spent] = field(default_factory=dict)
     """By rank."""
 
     def less(self, rank: int) -> float:
@@ -134,19 +125,20 @@ class SlowByLooks(Finder):
         """By rank, from when to when it last stood in one wait for long."""
         self._blamed: tuple[int, int] | None = None
         """The rank that is named, and since when it waits less."""
+        self.named_from_share: float | None = None
+        """The part of its time by which a rank would have to wait less to be named; None: none would, or one is."""
 
     def sampled(self, message: Sampled) -> None:
         """Take in looks."""
         since_ns, at_ns = message.still_since_ns, message.at_ns
         if since_ns is not None and at_ns - since_ns >= NEWS_S * 1e9 and message.shares.get("wait", 0.0) > 0.5:
             self._stood[message.rank] = since_ns, at_ns
-        if not message.looks or sum(message.shares.values()) > 1.01:
+        if not message.looks:
             return
-        begin_ns = at_ns - max(0, message.span_ns)
         if self._open is None or not 0 <= at_ns - self._open.begin_ns <= LONGEST_NS:
-            self._open = _Bin(begin_ns, at_ns)
+            self._open = _Bin(at_ns - message.span_ns, at_ns)
         self._open.end_ns = max(self._open.end_ns, at_ns)
-        self._open.spent.setdefault(message.rank, _Spent()).take(message)
+        self._open.spent.setdefault(message.rank, Spent()).take(message)
         if len(self._open.spent) == self._world > 1:
             self._bins.append(self._open)
             self._open = None
@@ -159,20 +151,26 @@ class SlowByLooks(Finder):
 
     def _deliberate(self, bins: Sequence[_Bin]) -> None:
         if self._blamed is None:
-            for seconds, least in LEAST.items():
-                view = newest(bins, seconds)
-                found = worst(view) if view else None
+            self.named_from_share = None
+            known = [(least, view) for seconds, least in LEAST.items() if (view := _newest(bins, seconds)) is not None]
+            for least, view in known:
+                found = view.worst()
                 if found is not None and found.less >= least:
-                    self._blamed = found.rank, _since(view, found)
-                    self.found = _verdict(found, view, self._blamed[1])
+                    self._blamed = found.rank, view.since_ns(found)
+                    self.found = view.verdict(*self._blamed)
                     return
+            for least, view in known[-1:]:
+                self.named_from_share = max(least, *(ERRORS * view.suspicion(rank).error for rank in view.spent))
             return
         rank, since_ns = self._blamed
-        now = suspicion_of(bins[-FEW:], rank)
+        if 0 < len(bins) < FEW:
+            return
+        view = _View(bins[-FEW:])
+        now = view.suspicion(rank) if bins else None
         if now is not None and now.less >= GOES_ON * max(min(LEAST.values()), ERRORS * now.error):
-            view = [each for each in bins if each.begin_ns >= since_ns]
-            self.found = _verdict(suspicion_of(view, rank) or now, view or bins, since_ns)
-        elif now is not None or not bins:
+            since = [each for each in bins if each.begin_ns >= since_ns]
+            self.found = (_View(since) if len(since) >= FEW else view).verdict(rank, since_ns)
+        else:
             last = [each.end_ns for each in bins if each.less(rank) >= min(LEAST.values())]
             self.ceased_at_ns = last[-1] if last else self._bins[-1].end_ns
             self._blamed = self.found = None
@@ -183,100 +181,94 @@ class SlowByLooks(Finder):
         """Return the rank that is named; None, too, where no looks come any more."""
         return self.found if self._bins and now_ns - self._bins[-1].end_ns <= LONGEST_NS else None
 
-    @property
-    def named_from_share(self) -> float | None:
-        """The part of its time by which a rank would have to wait less to be named; None: none would, or one is."""
-        bins = [each for each in self._bins if not self._stands(each)]
-        known = [(least, view) for seconds, least in LEAST.items() if (view := newest(bins, seconds))]
-        if self._blamed is not None or not known:
-            return None
-        least, view = known[-1]
-        found = (suspicion_of(view, rank) for rank in range(self._world))
-        return max(least, *(ERRORS * each.error for each in found if each is not None))
 
-
-def newest(bins: Sequence[_Bin], seconds: float) -> list[_Bin]:
-    """Return the bins of the newest seconds; none where there are not as many seconds of them."""
+def _newest(bins: Sequence[_Bin], seconds: float) -> _View | None:
+    """Return the bins of the newest seconds; None where there are not as many seconds of them."""
     view = [each for each in bins if each.begin_ns >= bins[-1].end_ns - seconds * 1e9]
     # Between two bins there may be a pause.
     enough = len(view) >= FEW and view[-1].end_ns - view[0].begin_ns >= 0.8e9 * seconds
-    return view if enough else []
+    return _View(view) if enough else None
 
 
-def _since(view: Sequence[_Bin], found: _Suspicion) -> int:
-    """Return the beginning of the first of the newest bins in all but one of which it waits less."""
-    since_ns, others = view[-1].begin_ns, 0
-    for each in reversed(view):
-        others += each.less(found.rank) < found.less / 2
-        if others > 1:
-            break
-        since_ns = each.begin_ns
-    return max(0, since_ns)
+class _View:
+    """At least `FEW` bins, and the looks at each rank in all of them."""
 
+    def __init__(self, bins: Sequence[_Bin]) -> None:
+        self._bins = bins
+        self.spent: defaultdict[int, Spent] = defaultdict(Spent)
+        for each in bins:
+            for rank, spent in each.spent.items():
+                for message in spent.of:
+                    self.spent[rank].take(message)
 
-def worst(bins: Sequence[_Bin]) -> _Suspicion | None:
-    """Return the rank that waits least, where it waits clearly less than the others; else None."""
-    waits = {number: _together(each.spent[number] for each in bins).spare for number in bins[-1].spent}
-    found = suspicion_of(bins, min(waits, key=waits.__getitem__))
-    if found is None or not found.alone or found.less < ERRORS * found.error:
-        return None
-    return found
+    def _others(self, rank: int) -> list[Spent]:
+        return [each for number, each in self.spent.items() if number != rank]
 
+    def since_ns(self, found: _Suspicion) -> int:
+        """Return the beginning of the first of the newest bins in all but one of which it waits less."""
+        since_ns, others = self._bins[-1].begin_ns, 0
+        for each in reversed(self._bins):
+            others += each.less(found.rank) < found.less / 2
+            if others > 1:
+                break
+            since_ns = each.begin_ns
+        return max(0, since_ns)
 
-def suspicion_of(bins: Sequence[_Bin], rank: int) -> _Suspicion | None:
-    """Return by how much a rank waits less than the others in these bins; None of too few."""
-    if len(bins) < FEW:
-        return None
-    sums = {number: _together(each.spent[number] for each in bins) for number in bins[-1].spent}
-    own, others = sums.pop(rank), list(sums.values())
-    usual = statistics.median(each.wait for each in others)
-    # The median of several is known less well than their mean, by a quarter.
-    errors = math.hypot(*(sampling_error(each.wait, each.blocks) for each in others)) / len(others)
-    by_looks = math.hypot(sampling_error(own.wait, own.blocks), errors * (1.25 if len(others) > 2 else 1.0))
-    each_bin = [each.less(rank) for each in bins]
-    less = statistics.median(each.spare for each in others) - own.spare
-    return _Suspicion(
-        rank,
-        own.wait,
-        usual,
-        less,
-        max(by_looks, *(_error(each_bin, size) for size in TOGETHER)),
-        sum(each > 0 for each in each_bin) / len(each_bin),
-        all(each.spare - own.spare >= ALONE * less for each in others),
-    )
+    def worst(self) -> _Suspicion | None:
+        """Return the rank that waits least, where it waits clearly less than the others; else None."""
+        found = self.suspicion(min(self.spent, key=lambda rank: self.spent[rank].spare))
+        return found if found.alone and found.less >= ERRORS * found.error else None
+
+    def suspicion(self, rank: int) -> _Suspicion:
+        """Return by how much a rank waits less than the others."""
+        own, others = self.spent[rank], self._others(rank)
+        usual = statistics.median(each.wait for each in others)
+        # The median of several is known less well than their mean, by a quarter.
+        errors = math.hypot(*(sampling_error(each.wait, each.blocks) for each in others)) / len(others)
+        by_looks = math.hypot(sampling_error(own.wait, own.blocks), errors * (1.25 if len(others) > 2 else 1.0))
+        each_bin = [each.less(rank) for each in self._bins]
+        less = statistics.median(each.spare for each in others) - own.spare
+        return _Suspicion(
+            rank,
+            own.wait,
+            usual,
+            less,
+            max(by_looks, *(_error(each_bin, size) for size in TOGETHER)),
+            sum(each > 0 for each in each_bin) / len(each_bin),
+            all(each.spare - own.spare >= ALONE * less for each in others),
+        )
+
+    def verdict(self, rank: int, since_ns: int) -> Verdict:
+        """Return the verdict on a rank."""
+        found, own, others = self.suspicion(rank), self.spent[rank], self._others(rank)
+        more = _more(own.phases, own.looks, [(each.phases, each.looks) for each in others])
+        more.pop("wait", None)
+        phase = max(more, key=more.__getitem__, default="other")
+        next_most = max((amount for each, amount in more.items() if each != phase), default=0.0)
+        is_one = more.get(phase, 0.0) >= max(OF_PHASE * found.less, next_most + 2 * found.error)
+        line, of_line = _line(own, others, phase if is_one else None, found.less)
+        within = IN_WORDS.get(phase, phase).partition(" (")[0]
+        where = within if is_one else f"all phases, most in {within}"
+        percents = f"{found.wait:.0%}, the others {found.others:.0%} (± {max(1.0, 100 * found.error):.0f})"
+        text = f"rank {rank} holds the group back: it waits {percents}: {where}"
+        return Verdict(
+            0,
+            "slow_rank",
+            f"{text} · {line}" if line else text,
+            since_ns,
+            rank=rank,
+            phase=phase,
+            share=round(max(0.0, found.less), 4),
+            confidence=round(found.agree, 3),
+            line=line,
+            line_share=round(min(1.0, of_line / found.less), 4) if line else None,
+        )
 
 
 def _error(values: Sequence[float], size: int) -> float:
     """Return the standard error of a mean by the means of so many neighbors each, which depend on each other less."""
     means = [statistics.fmean(values[at : at + size]) for at in range(len(values) % size, len(values), size)]
     return statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 2 else 0.0
-
-
-def _verdict(found: _Suspicion, bins: Sequence[_Bin], since_ns: int) -> Verdict:
-    sums = {number: _together(each.spent[number] for each in bins) for number in bins[-1].spent}
-    own, others = sums.pop(found.rank), list(sums.values())
-    more = _more(own.phases, own.looks, [(each.phases, each.looks) for each in others])
-    more.pop("wait", None)
-    phase = max(more, key=more.__getitem__, default="other")
-    next_most = max((amount for each, amount in more.items() if each != phase), default=0.0)
-    is_one = more.get(phase, 0.0) >= max(OF_PHASE * found.less, next_most + 2 * found.error)
-    line, of_line = _line(own, others, phase if is_one else None, found.less)
-    within = IN_WORDS.get(phase, phase).partition(" (")[0]
-    where = within if is_one else f"all phases, most in {within}"
-    percents = f"{found.wait:.0%}, the others {found.others:.0%} (± {max(1.0, 100 * found.error):.0f})"
-    text = f"rank {found.rank} holds the group back: it waits {percents}: {where}"
-    return Verdict(
-        0,
-        "slow_rank",
-        f"{text} · {line}" if line else text,
-        since_ns,
-        rank=found.rank,
-        phase=phase,
-        share=round(max(0.0, found.less), 4),
-        confidence=round(found.agree, 3),
-        line=line,
-        line_share=round(min(1.0, of_line / found.less), 4) if line else None,
-    )
 
 
 _Key = TypeVar("_Key", str, tuple[str, str])
@@ -292,7 +284,7 @@ def _more(
     }
 
 
-def _line(own: _Spent, others: Sequence[_Spent], phase: str | None, less: float) -> tuple[str, float]:
+def _line(own: Spent, others: Sequence[Spent], phase: str | None, less: float) -> tuple[str, float]:
     """Return the line that a rank is in more often than the others, of the function that has most of it."""
     more = _more(own.lines, own.looks, [(each.lines, each.looks) for each in others])
     functions: defaultdict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)

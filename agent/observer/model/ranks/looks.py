@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Collection
 from typing import Final
 
+from ddptop.agent.observer.judge.kinds.by_looks import Spent
 from ddptop.agent.wire import Sampled, sampling_error
 from ddptop.agent.wire.frames import ByLooks
 
@@ -41,27 +42,21 @@ class RecentLooks:
         A process that is stopped is not looked at: what it did before says nothing of now.
         """
         stretches = [each for each in self._stretches if each.at_ns > now * 1e9 - WINDOW_NS]
-        looks = sum(each.looks for each in stretches)
-        if not looks:
-            return ByLooks({}, {}, problem=stretches[-1].problem) if stretches and stretches[-1].problem else None
-        shares: defaultdict[str, float] = defaultdict(float)
-        lines: defaultdict[tuple[str, str], float] = defaultdict(float)
+        last, spent = stretches[-1] if stretches else None, Spent()
         for each in stretches:
-            part = each.looks / looks
-            for phase, share in each.shares.items():
-                shares[phase] += part * share
-            for line in each.lines:
-                lines[line.where, line.phase] += part * line.share
-        blocks, last = sum(each.blocks for each in stretches), stretches[-1]
-        (where, phase), most = max(lines.items(), key=lambda each: each[1], default=(("", ""), None))
+            spent.take(each)
+        if last is None or not spent.looks:
+            return ByLooks({}, {}, problem=last.problem) if last is not None and last.problem else None
+        shares = {phase: looks / spent.looks for phase, looks in spent.phases.items()}
+        (phase, where), most = max(spent.lines.items(), key=lambda each: each[1], default=(("", ""), 0.0))
         still = last.still_since_ns
         return ByLooks(
-            dict(shares),
-            {phase: sampling_error(share, blocks) for phase, share in shares.items()},
-            looks,
+            shares,
+            {phase: sampling_error(share, spent.blocks) for phase, share in shares.items()},
+            spent.looks,
             where,
             phase,
-            most,
+            most / spent.looks if where else None,
             None if still is None else max(0.0, now - still / 1e9),
             last.still_at,
             sum(each.cost_percent for each in stretches) / len(stretches),

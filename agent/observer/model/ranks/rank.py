@@ -252,8 +252,7 @@ class RankModel:
     def step(self) -> int | None:
         """Steps completed; where no agent is in it, the newest that its log names."""
         if self.is_outside and self.frame is None:
-            named = None if (last := self.looks.last) is None else last.log_step
-            return None if named is None else max(0, named)
+            return None if (last := self.looks.last) is None else last.log_step
         ended = None if self.member is None or self.member.ended is None else self.member.ended.step
         if self.beat is None:
             return ended if self.frame is None else self.frame.step

@@ -143,7 +143,7 @@ def test_a_wait_in_c_is_known_by_the_text_of_its_line() -> None:
 
 def test_only_the_main_thread_is_read() -> None:
     """Of what py-spy writes: its own words, threads beside the training, and lines that are none are left out."""
-    raw = """py-spy> Sampling process 10 times a second for 3 seconds. Press Control-C to exit.
+    raw = b"""py-spy> Sampling process 10 times a second for 3 seconds. Press Control-C to exit.
 thread (17): MainThread;<module> (/u/train.py:28);Tensor.backward (torch/_tensor.py:623) 12
 thread (18): pin_memory;run (threading.py:975);wait (threading.py:324) 29
 thread (17): MainThread;<module> (/u/a b (1).py:27);x;y (z:9) 3
@@ -156,7 +156,7 @@ thread (0x7F00): MainThread
             "<module> (/u/a b (1).py:27);x;y (z:9)": 3,
         }
     )
-    assert read(raw.replace("(17): MainThread", "(17)"), 17) == found
+    assert read(raw.replace(b"(17): MainThread", b"(17)"), 17) == found
 
 
 @pytest.mark.parametrize(("favor", "late"), [(1.0, 0.0), (1.0, 0.1), (0.5, 0.1)])
