@@ -28,7 +28,7 @@ _Key = tuple[int, int | None, str, str]
 
 
 class CommonRecord:
-    """The events and verdicts that this host has recorded; for use from the relay's thread, `know` from any."""
+    """The events and verdicts that this host has recorded; for use from the relay's thread, `record` from any."""
 
     def __init__(self, recorder: Recorder, elsewhere: Elsewhere) -> None:
         """Know nothing yet."""
@@ -61,6 +61,13 @@ class CommonRecord:
         while len(self._seen) > _MOST_SEEN:
             with contextlib.suppress(KeyError):
                 self._seen.popitem(last=False)
+
+    def record(self, event: wire.Event) -> None:
+        """Record an event that another host publishes, unless that is done."""
+        if self.is_new(event):
+            self._recorder.add(event)
+            self.unshown.append(event)
+            self.know(event)
 
     def note(self, event: wire.Event) -> None:
         """Take note of an event that is recorded here and published."""
@@ -99,11 +106,10 @@ class CommonRecord:
                 continue
             own = self._seen.get(_key(msgspec.structs.replace(event, text=event.text.removeprefix(f"{host}: "))))
             if own is None:
-                self._recorder.add(event)
-                self.unshown.append(event)
+                self.record(event)
             else:
                 self._recorder.rename(own, event)
-            self.know(event)
+                self.know(event)
         for verdict in told.verdicts:
             self._recorder.judge(verdict)
             self.unshown.append(verdict)

@@ -57,8 +57,10 @@ class Frames:
         self._outline: object = None
         """What was told by the last outline, which came at `_outlined_at`."""
         self._outlined_at = -math.inf
-        self._said: list[str] = []
-        """The states of the ranks here by their own word, at the last frame of them for another host."""
+        self._said: dict[int, str] = {}
+        """By rank, its state by its own word."""
+        self._has_changed = False
+        """True where that of a rank here has changed since the last frame of them for another host."""
         self._part = 0
         """The part of the ranks that the next rows are of."""
         self._new: set[bytes] = set()
@@ -97,10 +99,15 @@ class Frames:
         """Publish the next frame at once."""
         self._due = self._second_due = 0.0
 
+    def note(self, beat: wire.Beat) -> None:
+        """Take in a sign of life: another state of a rank here is known at once to the observer of another host."""
+        self._has_changed |= beat.rank in (self.own_ranks or ()) and self._said.get(beat.rank) != beat.state
+        self._said[beat.rank] = beat.state
+
     def turn(self, *, at_once: bool = False) -> None:
         """Publish what is due; `at_once` a frame of this moment in any case."""
         now, is_watched = time.monotonic(), self._is_watched
-        has_changed = self._has_changed()
+        has_changed, self._has_changed = self._has_changed, False
         if now < self._due and not (at_once or has_changed):
             return
         is_readable = self.recall(now + _RECALL_S)
@@ -178,13 +185,6 @@ class Frames:
 
     def _is_new(self, topic: bytes) -> bool:
         return any(topic.startswith(new) for new in self._new)
-
-    def _has_changed(self) -> bool:
-        """Say whether a rank here is in another state, which the observer of another host is to know at once."""
-        models = self._model.store.ranks
-        said = [beat.state for rank in self.own_ranks or () if (beat := models[rank].beat) is not None]
-        has_changed, self._said = said != self._said, said
-        return has_changed
 
     def recall(self, deadline: float) -> bool:
         """Read on in what an earlier observer has recorded; return False where another process holds it."""

@@ -21,6 +21,7 @@ from ddptop.agent.control.events import Events
 from ddptop.agent.control.listening import Listener
 from ddptop.agent.observer.model.store import Store
 from ddptop.agent.observer.relay.holds import Holds
+from ddptop.agent.observer.sampling.sampling import Sampling
 from ddptop.agent.observer.service.fills import Fills
 from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.record.recording import NOTHING
@@ -92,7 +93,9 @@ class Intake:
         fills: Fills,
         store: Store,
         events: Events,
+        sampling: Sampling | None = None,
     ) -> None:
+        """Listen to nobody yet; `sampling` publishes in the place of ranks without an agent."""
         _allow_files(world)
         self.refused = 0
         """Messages that could not be read, or cannot be true."""
@@ -104,6 +107,7 @@ class Intake:
         self._fills = fills
         self._store = store
         self._events = events
+        self._sampling = sampling
         self.heard: deque[tuple[wire.Telemetry, bytes]] = deque()
         """What has come, for others than the recorder and the model; steps where somebody `wants_steps`."""
         self._is_large = world > EACH_RECORD
@@ -133,6 +137,8 @@ class Intake:
             RunDirError: its socket belongs to another user, or is open to others.
             zmq.ZMQError: there cannot be a socket.
         """
+        if self._sampling is not None:
+            self._sampling.meet(member)
         if not member.by_agent:
             anew = self._begin(member)
             self._unlisten(member.rank, "")
@@ -153,6 +159,11 @@ class Intake:
         self._unlisten(member.rank, _ELSEWHERE)
         self._refills[member.rank] = _Refill(self, member.rank)
         return anew
+
+    def lose(self, rank: int) -> None:
+        """Take note of a rank whose process is gone; what it has published still comes."""
+        if self._sampling is not None:
+            self._sampling.lose(rank)
 
     def _unlisten(self, rank: int, answers: str) -> None:
         """Listen no more to a rank that was on this host before, or had an agent."""
@@ -228,6 +239,8 @@ class Intake:
     def drain(self) -> bool:
         """Take in the messages that have arrived; return whether there may be more."""
         self._ask()
+        for message in () if self._sampling is None else self._sampling.take():
+            self.take(message, wire.encode(message))
         rest, now = False, time.monotonic()
         if now >= self._due or not self._is_large:
             rest = self._drain(self._all.socket)
@@ -443,7 +456,9 @@ class Intake:
             zmq.select(self._fills.sockets(), [], [], _QUIET_S / 5)
 
     def close(self) -> None:
-        """Close the sockets; the ranks do not notice."""
+        """Close the sockets, and end looks from outside; the ranks do not notice."""
+        if self._sampling is not None:
+            self._sampling.close()
         self._all.close()
         self._near.close()
 

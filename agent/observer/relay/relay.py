@@ -12,8 +12,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import zmq
 
@@ -27,7 +27,6 @@ from ddptop.agent.observer.hosts.link.side import Said
 from ddptop.agent.observer.hosts.role import LinkedHosts
 from ddptop.agent.observer.hosts.sides import News, ThisHost
 from ddptop.agent.observer.inspection.inspections import Inspections
-from ddptop.agent.observer.judge.kinds.memory_growth import KIND as MEMORY_GROWTH
 from ddptop.agent.observer.model.run_model import RunModel
 from ddptop.agent.observer.model.situation import Circumstances, Supervision
 from ddptop.agent.observer.relay.following import Following
@@ -36,6 +35,7 @@ from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.reasons import Reasons
 from ddptop.agent.observer.relay.suspects import Suspects
+from ddptop.agent.observer.relay.verdicts import MakeJudge, Verdicts, judge_of
 from ddptop.agent.observer.sampling.sampling import Sampling
 from ddptop.agent.observer.service import service
 from ddptop.agent.observer.service.commands import Commands
@@ -49,9 +49,6 @@ from ddptop.agent.record.recorder import Recorder
 from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
 from ddptop.agent.run.switches import thresholds
 from ddptop.agent.wire import EACH_RECORD
-
-if TYPE_CHECKING:
-    from ddptop.agent.observer.judge.judge import Judge
 
 _log = logging.getLogger("ddptop.observer")
 
@@ -68,31 +65,12 @@ _NEWS: Final = ("state", "ending", "cause", "action", "waiting")
 """Fields of the main thread's word of which a change is published at once."""
 _BUDGET: Final = b"budget"
 """Stands for the observer itself among those who ask ranks."""
-_OF_A_RANK: Final = ("slow_rank", "unequal_work", "no_core")
-"""Kinds of verdicts that accuse one rank of being slow."""
-
-MakeJudge = Callable[[int, int], "Judge"]
-"""Makes the judge of a number of ranks and a generation."""
-
-
-def judge_of(world: int, generation: int) -> Judge:
-    """Return the usual judge."""
-    # It needs NumPy, which takes a tenth of a second to load; the observer starts the ranks meanwhile.
-    from ddptop.agent.observer.judge.judge import Judge
-
-    return Judge(world, generation=generation)
 
 
 class Relay:
     """The thread, and its interface for other threads."""
 
-    def __init__(
-        self,
-        context: zmq.Context[Any],
-        directory: RunDir,
-        run: Run,
-        judge: MakeJudge = judge_of,
-    ) -> None:
+    def __init__(self, context: zmq.Context[Any], directory: RunDir, run: Run, judge: MakeJudge = judge_of) -> None:
         """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
         self.requests = Requests()
         self._wake = self.requests.answered
@@ -126,18 +104,6 @@ class Relay:
         self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
         self._model = RunModel(directory, run, thresholds.of_user().thresholds)
         self._frames = Frames(self._model, run.world, self._service, self._recorder)
-        self._make_judge = judge
-        self._judge: Judge | None = None
-        self._has_judge = False
-        """True once it was made, or could not be."""
-        self._judges = False
-        """True once it is known what earlier observers have found, so that verdicts can be told."""
-        self._verdicts: tuple[wire.Verdict, ...] = ()
-        """The verdicts of this moment."""
-        self._states: Sequence[wire.HostFrame] = ()
-        """The hosts of the run, as they are known."""
-        self._hang: wire.Verdict | None = None
-        """The newest hang of the present processes, or wait for a rank that works, also when it is over."""
         self._reasons = Reasons(self._forwarding)
         self._suspects = Suspects(directory, self._fills, self._forwarding)
         self._budget = Budget(run.world)
@@ -151,12 +117,10 @@ class Relay:
             self._recorder, self.actions, self.hosts,
         )  # fmt: skip
         self._hanging = Hanging(directory, run, self._inspections, self._recorder)
-        self._sampling = (
-            Sampling(run, self._wake.set, self.events.say, thresholds.of_user().outside.log) if run.outside else None
-        )
-        """Looks from outside at ranks without an agent."""
+        self._verdicts = Verdicts(judge, self._model.store, self._common, self.hosts, self._hanging, self._reasons)
+        sampling = Sampling(run, self.events.say, thresholds.of_user().outside.log) if run.outside else None
         self._intake = Intake(
-            context, run.world, directory.owner, self._recorder, self._fills, self._model.store, self.events
+            context, run.world, directory.owner, self._recorder, self._fills, self._model.store, self.events, sampling
         )
         self._looked_at = self._second_at = self._held_at = 0.0
         self._has_more = False
@@ -174,13 +138,7 @@ class Relay:
     @property
     def refused(self) -> int:
         """Messages of anybody that could not be read, or cannot be true."""
-        parts = (self._service, self._forwarding, self._intake, self._recorder, self.hosts)
-        return sum(part.refused for part in parts)
-
-    @property
-    def skipped(self) -> int:
-        """Messages with steps that were not recorded because disk or file had no room for them."""
-        return self._recorder.skipped
+        return sum(each.refused for each in (self._service, self._forwarding, self._intake, self._recorder, self.hosts))
 
     def start(self) -> None:
         """Begin to receive, to record and to answer."""
@@ -200,10 +158,7 @@ class Relay:
     def record(self, event: wire.Event) -> None:
         """Record an event that another host publishes; may be called from any thread."""
         _log.info("%s", event.text)
-        if self._common.is_new(event):
-            self._recorder.add(event)
-            self._common.know(event)
-            self._common.unshown.append(event)
+        self._common.record(event)
 
     def supervise(self, supervision: Supervision) -> None:
         """Take in the run as the main thread sees it; a change of its state is published at once."""
@@ -257,7 +212,9 @@ class Relay:
     def _work(self) -> None:
         # What an earlier observer has recorded comes before what the ranks say now, as far as that can wait.
         with self._wall("the recording"):
-            self._recall()
+            until = time.monotonic() + _RECALL_S
+            while not self._frames.recall(until) and time.monotonic() < until:
+                self._closing.wait(_RECALL_S / 50)
         poller = zmq.Poller()
         for each in (self._service.pub, self._service.cmd, self._forwarding.socket, self._wake):
             poller.register(each, zmq.POLLIN)
@@ -267,11 +224,6 @@ class Relay:
             self._turn()
         self._turn()
         self._close()
-
-    def _recall(self) -> None:
-        until = time.monotonic() + _RECALL_S
-        while not self._frames.recall(until) and time.monotonic() < until:
-            self._closing.wait(_RECALL_S / 50)
 
     def _wait(self, poller: zmq.Poller) -> None:
         # Of an answer under way the parts are taken as they come, as far as there is room.
@@ -306,7 +258,6 @@ class Relay:
             ("questions about the history", self._look_back),
             ("answers of ranks", self._forwarding.take),
             ("records of ranks", self._fills.take),
-            ("looks from outside", self._take_looks),
             ("ranks that come to a hold", self._look_at_holds),
             ("actions", self.actions.turn),
             ("subscriptions", self._subscribe),
@@ -356,10 +307,6 @@ class Relay:
                 else:
                     self._lose(member.rank)
 
-    def _listen_again(self) -> None:
-        for member in self._following.refused_of(self._intake.generation):
-            self._listen(member)
-
     def _listen(self, member: Member) -> None:
         is_followed, problem = self._following.is_followed(member), None
         try:
@@ -384,23 +331,15 @@ class Relay:
         self._intake.wants_steps = self._wants_steps()
         self._hanging.unheard = self.hosts.unheard
         self._frames.own_ranks = self.hosts.own_ranks
-        judge = self._judge if self.hosts.judges else None
-        before, self._model.store.judge = self._model.store.judge, judge
-        if before is not None and judge is None:
-            # The head does.
-            before.restart(self._intake.generation)
-            self._record_verdicts(before)
-            self._verdicts = ()
-            self._model.store.changes.note_verdicts(time.time_ns(), ())
+        self._verdicts.follow_hosts(self._intake.generation)
 
     def _take_news(self, news: News) -> None:
         match news:
             case sides.Heard():
-                if type(news.message) is not wire.Event:
+                if type(news.message) is not wire.Event or self._common.is_new(news.message):
                     self._intake.take(news.message, news.payload)
-                elif self._common.is_new(news.message):
+                if type(news.message) is wire.Event:
                     # One that was told without a link comes again with it, perhaps at once.
-                    self._intake.take(news.message, news.payload)
                     self._pass_on()
             case sides.Framed():
                 self._model.store.take_frame(news.frame, time.time())
@@ -421,7 +360,7 @@ class Relay:
             case Said():
                 self.events.say(*news)
             case sides.Known():
-                self._states = news.hosts
+                self._verdicts.states = news.hosts
                 self._model.store.know_hosts(news.hosts)
 
     def _show_common(self) -> None:
@@ -450,10 +389,7 @@ class Relay:
     def _follow(self, member: Member, *, elsewhere: bool = False) -> None:
         if self._intake.follow_elsewhere(member) if elsewhere else self._intake.follow(member):
             self._suspects.restart()
-            if self._judge is not None:
-                self._judge.restart(member.generation)
-            if self._hang is not None and self._hang.generation != member.generation:
-                self._hang = None
+            self._verdicts.restart(member.generation)
             self._hanging.restart(member.generation)
         self._model.store.expect(member.generation)
         self._model.store.listen(member.rank, time.time())
@@ -461,16 +397,9 @@ class Relay:
         self._inspections.meet(member, elsewhere=elsewhere)
         if not elsewhere:
             self._reasons.meet(member)
-            if self._sampling is not None:
-                self._sampling.meet(member)
-
-    def _take_looks(self) -> None:
-        for message in () if self._sampling is None else self._sampling.take():
-            self._intake.take(message, wire.encode(message))
 
     def _lose(self, rank: int) -> None:
-        if self._sampling is not None:
-            self._sampling.lose(rank)
+        self._intake.lose(rank)
         self._fills.forget(rank)
         self._forwarding.lose(rank)
         self._hanging.lose(rank)
@@ -479,9 +408,8 @@ class Relay:
     def _look_at_holds(self) -> None:
         """Take in at once that ranks come to a hold; of a large group ten times a second, also for other hosts."""
         now = time.monotonic()
-        if not (self._forwarding.is_holding or self.actions.under_way):
-            return
-        if self._is_large and now < self._held_at + PERIOD_S:
+        is_early = self._is_large and now < self._held_at + PERIOD_S
+        if is_early or not (self._forwarding.is_holding or self.actions.under_way):
             return
         self._held_at = now
         self._intake.hurry()
@@ -536,6 +464,7 @@ class Relay:
             elif type(message) in (wire.Beat, wire.Summary, wire.Hello, wire.Sampled):
                 self._hanging.note(message)
                 if type(message) is wire.Beat:
+                    self._frames.note(message)
                     if judges:
                         self._budget.note(message)
                     if message.state == "ended":
@@ -560,7 +489,7 @@ class Relay:
             return 0.0
         frame = self._frames.due
         asks = self._intake.is_asking or self._fills.busy
-        pause_s = PERIOD_S if asks or self._hanging.is_looking or not self._judges else EVERY_S
+        pause_s = PERIOD_S if asks or self._hanging.is_looking or not self._verdicts.begun else EVERY_S
         return min(self._looked_at + pause_s, frame)
 
     def _look(self) -> None:
@@ -582,7 +511,7 @@ class Relay:
         if now >= self._second_at + late_s:
             # A little less than a second, so that the look a second from now finds it due.
             self._second_at = now + EVERY_S - PERIOD_S / 2
-            if self._judges and self.hosts.judges:
+            if self._verdicts.are_told:
                 self._judge_run(time.time_ns())
             self._each_second()
 
@@ -592,7 +521,7 @@ class Relay:
         now = self._supervision
         has_failed = now is not None and now.cause is not None and not self._hanging.lingers
         ending = has_failed or (now is not None and now.state == "killing")
-        if self._judges and self.hosts.judges and not ending and self._hanging.turn():
+        if self._verdicts.are_told and not ending and self._hanging.turn():
             # What is told of a hang is not to wait for the next second.
             self._second_at = 0.0
 
@@ -601,14 +530,15 @@ class Relay:
         with self._wall("connections to ranks"):
             self._intake.mend()
         with self._wall("ranks not listened to"):
-            self._listen_again()
+            for member in self._following.refused_of(self._intake.generation):
+                self._listen(member)
         self._take_supervision()
-        if self._judges and self.hosts.judges:
+        if self._verdicts.are_told:
             with self._wall("the budget"):
                 for rank, every in self._budget.turn():
                     # Its signs of life say whether it obeys.
                     self._forwarding.forward(_BUDGET, rank, wire.RecordEvery(0, every), lambda *_: None)
-        self._note_circumstances()
+        self.circumstances = self._verdicts.circumstances(self._model.store.held)
         with self._wall("actions"):
             self.actions.each_second(self.circumstances)
         if self._is_large:
@@ -621,56 +551,21 @@ class Relay:
                 self._intake.look_at(wanted)
 
     def _begin_to_judge(self) -> None:
-        """Begin once a rank was found, or the run is over; tell once the verdicts of earlier observers can be read."""
-        is_over = self._finishing.is_set()
-        if self._judges or not (is_over or (self._intake.found and self.hosts.judges)):
-            return
-        if not self._has_judge:
-            self._has_judge = True
-            self._judge = self._model.store.judge = self._make_judge(self._world, self._intake.generation)
-        if self._recorder.recorded_before is not None:
-            self._judges = True
-            self._second_at = 0.0
-            if self._judge is not None:
-                self._judge.resume([*self._recorder.verdicts_before, *self.hosts.reserved], time.time_ns())
+        """Begin once a rank was found, or the run is over."""
+        if not self._verdicts.begun and (self._finishing.is_set() or (self._intake.found and self.hosts.judges)):
+            is_known = self._recorder.recorded_before is not None
+            self._verdicts.begin(self._intake.generation, self._recorder.verdicts_before if is_known else None)
+            if is_known:
+                self._second_at = 0.0
 
     def _judge_run(self, now_ns: int) -> None:
-        """Find what is wrong at this moment, for the model and the record, and look for the reasons."""
-        judge, self._verdicts = self._judge, ()
-        if judge is None:
-            return
         with self._wall("judging"):
-            judge.hosts(self._states)
-            judge.stand(*self._hanging.finding())
-            self._verdicts = judge.verdicts(now_ns)
+            self._verdicts.find(now_ns)
         with self._wall("reasons for verdicts"):
-            judge.reasons(self._reasons.turn(self._verdicts, judge.ordinary() if self._verdicts else ()))
+            self._verdicts.explain()
         with self._wall("remarks of the judge"):
-            for line in judge.notes():
+            for line in self._verdicts.tell(now_ns):
                 self.events.say(line)
-        self._record_verdicts(judge)
-        self._model.store.changes.note_verdicts(now_ns, self._verdicts, judge.missing_steps, judge.named_from_ms)
-
-    def _record_verdicts(self, judge: Judge) -> None:
-        changes = judge.changes()
-        for verdict in changes:
-            self._common.judge(verdict)
-        for verdict in (*changes, *self._verdicts):
-            if verdict.hang is not None and (verdict.kind == "hang" or verdict.hang.kind == "working"):
-                self._hang = verdict
-
-    def _note_circumstances(self) -> None:
-        held, verdicts = self._model.store.held, self._verdicts
-        slow = next((each.rank for each in verdicts if each.kind in _OF_A_RANK and each.rank is not None), None)
-        ordinary = () if slow is None or self._judge is None else self._judge.ordinary()
-        peer = next((rank for rank in ordinary if rank != slow), None)
-        self.circumstances = Circumstances(
-            any(held),
-            any(held) and not all(held),
-            self._hang,
-            None if slow is None or peer is None else (slow, peer),
-            next((each.rank for each in verdicts if each.kind == MEMORY_GROWTH), None),
-        )
 
     def _finish(self) -> None:
         self._intake.finish()
@@ -681,7 +576,10 @@ class Relay:
                 self._begin_to_judge()
         if self._over:
             with self._wall("judging"):
-                self._end_judging(at_ns)
+                if self._verdicts.begun:
+                    self._verdicts.conclude()
+                    self._judge_run(at_ns)
+                    self._verdicts.close(at_ns)
             self._common.finish(at_ns)
             self._common.tell()
             if told is not None:
@@ -692,19 +590,11 @@ class Relay:
         with self._wall("the last frames"):
             self._frames.finish(self._ended)
 
-    def _end_judging(self, at_ns: int) -> None:
-        if self._judge is not None and self._judges:
-            self._judge.conclude()
-            self._judge_run(at_ns)
-            self._judge.close(at_ns)
-            self._record_verdicts(self._judge)
-
     def _close(self) -> None:
         # The other hosts after the last replies, which may be for requesters there.
         replies = self._send_replies, self._service.send_more
         last = (self._send_events, lambda: self._frames.turn(at_once=True), *replies, self.hosts.close)
         sockets = self._intake.close, self._forwarding.close, self._service.close
-        looks = () if self._sampling is None else (self._sampling.close,)
-        for part in (*looks, self._fills.close, *last, *sockets):
+        for part in (self._fills.close, *last, *sockets):
             with self._wall("closing"):
                 part()

@@ -117,7 +117,7 @@ def _members(folder: Path) -> list[Member]:
 
 def _looks(members: list[Member], seconds: float) -> Iterator[wire.Sampled]:
     run = Run("bench", "", "outside.py", (), 2, None, None, 0, False, cwd=str(Path(__file__).parent), outside=True)
-    made = Sampling(run, lambda: None, lambda text, _: print(text), ())
+    made = Sampling(run, lambda text, _: print(text), ())
     for member in members:
         made.meet(member)
     until = time.monotonic() + seconds

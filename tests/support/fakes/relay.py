@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import zmq
 
-from ddptop.agent.observer.relay.relay import MakeJudge, Relay, judge_of
+from ddptop.agent.observer.relay.relay import Relay
+from ddptop.agent.observer.relay.verdicts import MakeJudge, judge_of
 from ddptop.agent.run.rundir import Member, Run, RunDir
 
 _LOOK_S = 0.05

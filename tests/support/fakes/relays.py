@@ -23,7 +23,8 @@ from ddptop.agent.observer.hosts.link.branch import Branch
 from ddptop.agent.observer.hosts.link.head import Head
 from ddptop.agent.observer.hosts.link.side import Arrived, Side
 from ddptop.agent.observer.judge.judge import Judge
-from ddptop.agent.observer.relay.relay import MakeJudge, Relay, judge_of
+from ddptop.agent.observer.relay.relay import Relay
+from ddptop.agent.observer.relay.verdicts import MakeJudge, judge_of
 from ddptop.agent.run import hosts, rundir
 from ddptop.agent.run.base import BASE_VARIABLE
 from ddptop.agent.run.hosts import FarRanks, Listen, Rendezvous

@@ -21,7 +21,8 @@ from ddptop.agent.control import deadline
 from ddptop.agent.observer.hosts import head as head_side
 from ddptop.agent.observer.hosts.elsewhere import is_elsewhere
 from ddptop.agent.observer.relay import frames
-from ddptop.agent.observer.relay.relay import Relay, judge_of
+from ddptop.agent.observer.relay.relay import Relay
+from ddptop.agent.observer.relay.verdicts import judge_of
 from ddptop.agent.record.recording import read_events, read_frames, read_verdicts
 from ddptop.agent.run import hosts
 from ddptop.agent.run.hosts import Rendezvous

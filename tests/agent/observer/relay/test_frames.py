@@ -114,7 +114,7 @@ def test_a_frame_has_all_that_has_come_by_then(
     with ranks(directory, 1) as group, relayed(directory) as relay:
         met(group)
         look = looker(directory, wire.TOPIC_RUN, ALL_RANKS)
-        until(lambda: relay._judges, "the judge")
+        until(lambda: relay._verdicts.begun, "the judge")
         until(lambda: any(getattr(each, "state", "") == "running" for _, each in look.heard()), "the state to stay")
         monkeypatch.setattr(relay_module, "EVERY_S", 1e6)
         monkeypatch.setattr(relay_module, "PERIOD_S", 1e6)
