@@ -50,11 +50,11 @@ LONG_POLL_S: Final = 0.9 * DRAIN_S
 """Where a `poll` took longer, it may have stopped at its limit, and more messages may be there."""
 LOOK_S: Final = 0.25
 """Seconds between two looks at the record of the run."""
-MEET_S: Final = 1.0
+SEARCH_S: Final = 1.0
 """Seconds between two looks whether the run has an observer, while none is heard."""
 START_S = 10.0
 """Seconds that the observer of a run may take to come, before it is missed."""
-GREETING_S = 0.5
+FIRST_FRAME_S = 0.5
 """Seconds that an observer may take for its first frame, before somebody looks whether there is one."""
 ACTIONS: Final = (
     "pause", "step", "resume", "freeze", "checkpoint", "stop", "diagnose", "kill", "signal", "restart",
@@ -148,7 +148,7 @@ class Watch:
         """When their folder was changed last, as far as they are known."""
         self._stamp: tuple[int, int] | None = None
         """File and time of the record when it was seen to be that of this run."""
-        self._look_due = self._meet_due = 0.0
+        self._look_due = self._search_due = 0.0
         self._opened_at = self._clock()
         self._framed = False
         """True once somebody has seen the run."""
@@ -285,10 +285,10 @@ class Watch:
 
     def _see_to_observer(self, now: float) -> None:
         """Find out whether the run has an observer, start one where it has none, and show the record meanwhile."""
-        is_awaited = now - self._opened_at < GREETING_S and self._observed is not None and not self._observed.problem
-        if is_awaited or now < self._meet_due:
+        is_awaited = now - self._opened_at < FIRST_FRAME_S and self._observed is not None and not self._observed.problem
+        if is_awaited or now < self._search_due:
             return
-        self._meet_due = now + MEET_S
+        self._search_due = now + SEARCH_S
         with contextlib.suppress(RunDirError):
             # Removed under our eyes, the last frame stays.
             self._found = found = self._meet(self.run.directory)

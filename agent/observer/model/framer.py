@@ -161,10 +161,6 @@ class Framer:
             "named_from_share": None if (judge := self._store.judge) is None else judge.named_from_share,
         }
 
-    def ranks(self) -> tuple[RankFrame, ...]:
-        """Return the frames of all ranks at the moment of the last `frame`, in order."""
-        return tuple(map(self.rank, self._store.ranks))
-
     def _timed_hosts(self, situation: Situation) -> HostFrames:
         """Return the hosts with the times of their ranks, which are those of before while nothing new is known."""
         known = self._store.hosts.shown, situation.totals.times

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-from support.fakes.observers import Observer, connections, observed
+from support.fakes.observers import Observer, all_ranks, connections, observed
 from support.harness import until
 from support.values.recordings import record_frames
 from support.values.watches import watched
@@ -71,7 +71,7 @@ def record(observer: Observer, *heard: wire.Telemetry, age_s: float = 0.0) -> No
     for message in heard:
         observer.store.apply(message, time.time())
     observer.store.advance(time.time())
-    run, ranks = observer.framer.frame(), observer.framer.ranks()
+    run, ranks = observer.framer.frame(), all_ranks(observer.framer)
     record_frames(observer.directory, msgspec.structs.replace(run, at=run.at - age_s), ranks)
 
 
@@ -94,7 +94,7 @@ def test_a_first_look_is_whole_with_the_first_frame_of_the_run(world: int, monke
 
         def is_shown() -> bool:
             polling(observer, *links)
-            made = whole(observer.framer.frame(), observer.framer.ranks())
+            made = whole(observer.framer.frame(), all_ranks(observer.framer))
             return all(link.frame() == made for link in links)
 
         until(is_shown, "the same frame, made for the second onlooker")
@@ -151,9 +151,9 @@ def test_a_rank_in_sight_is_shown_whole_and_the_others_by_their_rows() -> None:
         link.watch(frozenset({5}))
         topic = wire.topic_of(wire.TOPIC_RANK, 5)
         until(lambda: polling(observer, link) and topic in observer.topics, "the rank in sight")
-        one = msgspec.structs.replace(observer.framer.ranks()[5], step=8, losses=(2.0, 1.0))
+        one = msgspec.structs.replace(all_ranks(observer.framer)[5], step=8, losses=(2.0, 1.0))
         observer.publish(topic, one)
-        rows = [msgspec.structs.replace(observer.framer.ranks()[rank], step=9) for rank in (5, 6)]
+        rows = [msgspec.structs.replace(all_ranks(observer.framer)[rank], step=9) for rank in (5, 6)]
         observer.publish(wire.TOPIC_RANKS, wire.Rows(1.0, tuple(rows)))
         observer.publish(wire.TOPIC_RUN, observer.framer.frame())
         until(lambda: polling(observer, link) and link.frame().ranks[6].step == 9, "the rows")

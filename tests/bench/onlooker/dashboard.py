@@ -140,7 +140,8 @@ def hour(minutes: int) -> None:
                 store.apply(wire.read_telemetry(wire.encode(message)), now)
         store.advance(now)
         framer.frame()
-        framer.ranks()
+        for rank in range(world):
+            framer.rank(rank)
         if (second + 1) % 600 == 0:
             grown = (process.memory_info().rss - start) / 2**20
             print(f"{'hour':<18} after {(second + 1) // 60} min: {grown:.0f} MiB for {world} ranks", flush=True)

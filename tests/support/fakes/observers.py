@@ -25,6 +25,11 @@ from ddptop.agent.run.rundir import Member, Run, RunDir
 Published = wire.Telemetry | wire.RunFrame | wire.RankFrame | wire.Rows
 
 
+def all_ranks(framer: Framer) -> tuple[wire.RankFrame, ...]:
+    """Return the frames of all ranks at the moment of the last frame of the run, in order."""
+    return tuple(map(framer.rank, framer._store.ranks))
+
+
 @dataclass
 class Observer:
     """The sockets of an observer and its model of the run, without a thread: `turn` does what is due."""
@@ -83,7 +88,7 @@ class Observer:
         if verdicts is not None:
             self.store.changes.note_verdicts(time.time_ns(), verdicts)
         self.store.advance(now)
-        run, ranks = self.framer.frame(), self.framer.ranks()
+        run, ranks = self.framer.frame(), all_ranks(self.framer)
         for rank in ranks:
             self.publish(wire.topic_of(wire.TOPIC_RANK, rank.rank), rank)
         for first in range(0, len(ranks), 128):

@@ -31,6 +31,7 @@ from ddptop.agent.wire.diagnoses.kept import Kept
 from ddptop.agent.wire.frames import ENDED, OUTSIDE, AllReduce, ByLooks, Calls, EventLine, RankFrame
 from ddptop.agent.wire.report import Report
 from ddptop.tui.link.source import Refused, Unholdable
+from support.fakes.observers import all_ranks
 from support.values.histories import RecordedHistory
 from support.values.inspections import inspection
 
@@ -259,7 +260,7 @@ def frame_at(store: Store, now: float) -> Frame:
     store.advance(now)
     framer = Framer(store)
     run = framer.frame()
-    return whole(run, framer.ranks(), framer.hosts, unobserved_s=store.hearing.missed_s(now))
+    return whole(run, all_ranks(framer), framer.hosts, unobserved_s=store.hearing.missed_s(now))
 
 
 class StillInspector:

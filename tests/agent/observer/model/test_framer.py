@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.fakes.observers import all_ranks
 
 from ddptop.agent import wire
 from ddptop.agent.observer.model.framer import Framer
@@ -38,7 +39,7 @@ def hear(store: Store, rank: int, number: int, now: float) -> None:
 
 def drawn(framer: Framer) -> tuple[RunFrame, tuple[RankFrame, ...]]:
     """Return the frames of a run and of all its ranks."""
-    return framer.frame(), framer.ranks()
+    return framer.frame(), all_ranks(framer)
 
 
 class _Known(pickle.Pickler):
@@ -102,7 +103,7 @@ def test_a_frame_has_what_all_ranks_have_in_common() -> None:
             store.apply(wire.Beat(rank, 10**9, "running", "forward", 1, 10**9, 1, device=devices[rank]), 1.0)
         shown = framer.frame()
         assert (shown.one_host, shown.one_device) == common
-        assert tuple(rank.device for rank in framer.ranks()) == devices
+        assert tuple(rank.device for rank in all_ranks(framer)) == devices
 
 
 def test_a_frame_says_which_action_waits_for_whom_until_the_run_is_over() -> None:
@@ -122,9 +123,9 @@ def test_what_time_alone_changes_is_told_once_and_whoever_looks() -> None:
     for rank in (0, 1):
         hear(store, rank, 1, 10.0)
     store.advance(10.0)
-    assert [rank.state for rank in framer.ranks()] == ["running", "running"]
+    assert [rank.state for rank in all_ranks(framer)] == ["running", "running"]
     hear(store, 1, 2, 60.0)
-    assert [rank.state for rank in framer.ranks()] == ["running", "running"], "no time has gone by"
+    assert [rank.state for rank in all_ranks(framer)] == ["running", "running"], "no time has gone by"
     for now in (60.0, 60.5):
         store.advance(now)
     told = [event.text for event in framer.frame().events]

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.fakes.observers import all_ranks
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
@@ -235,7 +236,7 @@ def test_a_thousand_ranks_on_many_hosts_are_no_more_work_than_on_one(monkeypatch
         for quarter in range(4):
             store.advance(NOW + quarter / 4)
             assert len(drawing.frame().on_hosts) == hosts
-            assert [rank.state for rank in drawing.ranks()] == ["running"] * 1024
+            assert [rank.state for rank in all_ranks(drawing)] == ["running"] * 1024
         found.append(dict(counted))
     assert found[0] == found[1] == {"ranks": 4 * 1024, "hosts": 1}
 
