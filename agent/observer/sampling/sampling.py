@@ -185,7 +185,7 @@ class Sampling:
         made = _Rank(member, phases.Thread(sources.is_library, source), sources, Usage(pid), log)
         hello = wire.Hello(
             wire.PROTOCOL, run.run, run.run_id, member.rank, member.local_rank, member.world, pid,
-            max(0, int(identity.began_s(member.process) * 1e9)), member.host, run.program, "",
+            max(0, int(identity.began_at(member.process) * 1e9)), member.host, run.program, "",
             ".".join(map(str, version_of(pid) or ())), member.generation,
         )  # fmt: skip
         self._tell(hello)
