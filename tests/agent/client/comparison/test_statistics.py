@@ -38,6 +38,16 @@ def test_steps_that_depend_on_their_neighbours_are_drawn_in_longer_blocks() -> N
     assert sum(abs(each.value - 100) < 3 / math.sqrt(800) for each in found) < 85
 
 
+def test_stretches_of_slow_steps_are_seen_beside_single_ones_that_are_far_longer() -> None:
+    """The error of a middle is that by which the middles of such series differ from each other."""
+    random, found = np.random.default_rng(5), []
+    for _ in range(100):
+        stretches = np.repeat(random.normal(0, 1, 40), 20)
+        spikes = np.where(random.random(800) < 0.05, random.exponential(200, 800), 0)
+        found.append(estimate(100 + stretches + random.normal(0, 1, 800) + spikes, middle))
+    assert np.mean([each.error for each in found]) == pytest.approx(np.std([each.value for each in found]), rel=0.3)
+
+
 def test_a_drift_as_long_as_the_run_widens_the_interval() -> None:
     """Parts of the run that differ by more than noise say that another run will differ, too."""
     random = np.random.default_rng(2)
