@@ -31,19 +31,25 @@ def value(estimate: Estimate | None, unit: str) -> str:
 
 
 def changed(change: Change | None) -> str:
-    """Return by how much a number differs; in brackets where noise makes such a difference."""
+    """Return by how much a number differs; in brackets where noise makes such a difference, or one of all of it."""
     if change is None:
         return ""
+    if not change.is_told and change.within >= 1.0:
+        return "(noise)"
     text = f"{change.part * 100:+.1f} % ± {change.within * 100:.1f}"
     return text if change.is_told else f"({text})"
 
 
 def rows(found: Comparison) -> list[tuple[str, str, str, str]]:
-    """Return what is known number by number: its name, that of each run, and the change or a note."""
+    """Return what is known number by number: its name, that of each run, and the change or a note.
+
+    Of seconds that neither run has lost there is nothing to say.
+    """
     return [
         (each.label, value(each.first, each.unit), value(each.second, each.unit), changed(each.change) or each.note)
         for each in found.numbers
-        if each.first is not None or each.second is not None
+        if (each.first is not None or each.second is not None)
+        and not (each.unit == "s" and {side.value if side else 0.0 for side in (each.first, each.second)} == {0.0})
     ]
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from support.values.ended_runs import recorded
 
+from ddptop.agent.client.comparison.statistics import Change
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.main import main
+from ddptop.tui.model.comparison import changed
 
 Ddptop = Callable[..., tuple[object, str, str]]
 
@@ -117,6 +119,10 @@ def test_two_runs_are_compared_as_lines_json_and_markdown(ddptop: Ddptop) -> Non
     assert lines[0].startswith("no difference that the noise allows (± ")
     assert any(line.split() == ["torch", "2.14.1", "2.15.0"] for line in lines)
     assert max(map(len, lines)) <= 100
+    # Nothing was lost to pauses; and no interval is larger than the number itself.
+    assert not any(line.startswith("lost to") for line in lines)
+    assert changed(Change(4.9, 9.7)) == "(noise)"
+    assert changed(Change(0.5, 0.7)) == "(+50.0 % ± 70.0)"
     found = json.loads(ddptop("compare", "a", "b", "--json")[1])
     assert (found["outcome"], found["differs"]) == ("same", [{"name": "torch", "first": "2.14.1", "second": "2.15.0"}])
     assert {"step_p50_ms", "backward_ms", "loss_at_step"} <= {each["name"] for each in found["numbers"]}
