@@ -170,6 +170,10 @@ def test_each_plot_is_whole_and_within_its_frame() -> None:
     assert "not finite from step 71 on" in seen
     assert "cut at the top: up to 1,000,000,000 ms" in seen
     assert "restarted as a whole after step 50" in seen
+    losses = np.tile(2.2 + np.arange(100) / 1e4, (3, 1))
+    losses[0, 50] = 4.4123
+    seen = rendered(frame("failed", 3), RUN, REPORT, [SLOW], numbers(3, step=each, loss=columns(losses)), NOTHING)
+    assert re.search(r"cut at the top: up to 5.41\b", seen)
 
 
 def path_of(plot: Plot) -> str:

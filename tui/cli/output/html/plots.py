@@ -58,7 +58,8 @@ class Plot:
             room = 0.05 * (usual - least)
             self.low, self.high = (0.0, 1.08 * usual) if from_zero else (least - room, usual + room)
             if most > self.high > usual:
-                self.note = f"cut at the top: up to {most:,.0f} {unit}".rstrip()
+                top = f"{most:,.0f}" if most >= 1000 else f"{most:.3g}"
+                self.note = f"cut at the top: up to {top} {unit}".rstrip()
         if self.high <= self.low:
             self.high = self.low + (abs(self.low) or 1.0) * 0.1
 
