@@ -109,14 +109,14 @@ class Hanging:
     def turn(self) -> bool:
         """Ask the ranks where that is due; return whether something else is to be told than at the last turn."""
         watch, now_ns = self._watch, self._clock()
-        if self.unheard and (watch.conclusion is None or watch.conclusion.kind != "hang"):
-            watch.rest(now_ns)
-        elif not self.unheard and watch.stands(now_ns):
-            # A freeze is somebody's wish, and what the ranks do in it says nothing.
-            if frozen(self._directory) is not None:
+        if self.unheard:
+            if watch.conclusion is None or watch.conclusion.kind != "hang":
                 watch.rest(now_ns)
-            elif (question := watch.question(now_ns)) is not None:
-                self._ask(question.ranks, stacks=question.stacks)
+        # A freeze is somebody's wish, and what the ranks do in it says nothing.
+        elif frozen(self._directory) is not None:
+            watch.rest(now_ns)
+        elif watch.stands(now_ns) and (question := watch.question(now_ns)) is not None:
+            self._ask(question.ranks, stacks=question.stacks)
         if not watch.progress.present and watch.conclusion is None:
             self._look_at_exits(now_ns)
         before, self._shown = self._shown, watch.conclusion

@@ -165,6 +165,7 @@ def test_a_frozen_run_is_not_looked_at(asked, monkeypatch):
     monkeypatch.setattr(hanging, "frozen", lambda directory: frozen[0] or None)
     asked.spend(3)
     asked.spend(60)
+    asked.spend(1.5)
     frozen.clear()
     frozen.append(False)
     asked.spend(1.5)
