@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ddptop.agent.client.comparison.compared import Comparison, Number
-from ddptop.agent.client.comparison.statistics import Change, Estimate, reach
+from ddptop.agent.client.comparison.compared import Comparison
+from ddptop.agent.client.comparison.statistics import Change, Estimate
 from ddptop.tui.drawing import units
 
 _LABEL: Final = 24
@@ -102,24 +102,22 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "differs": [{"name": name, "first": one, "second": other} for name, one, other in found.differs],
         "left_out": {run: list(texts) for run, texts in found.left_out},
         "steps": list(found.steps),
-        "numbers": [_number(each) for each in found.numbers],
+        "numbers": [
+            {
+                "name": each.key,
+                "first": _side(each.first),
+                "second": _side(each.second),
+                **({"change": None, "within": None, "told": None} if each.change is None else _told(each.change)),
+                "note": each.note or None,
+            }
+            for each in found.numbers
+        ],
     }
 
 
-def _number(number: Number) -> dict[str, Any]:
-    change = number.change
-    return {
-        "name": number.key,
-        "first": _side(number.first),
-        "second": _side(number.second),
-        "change": None if change is None else change.part,
-        "within": None if change is None else change.within,
-        "told": None if change is None else change.is_told,
-        "note": number.note or None,
-    }
+def _told(change: Change) -> dict[str, object]:
+    return {"change": change.part, "within": change.within, "told": change.is_told}
 
 
 def _side(estimate: Estimate | None) -> dict[str, float] | None:
-    if estimate is None:
-        return None
-    return {"value": estimate.value, "within": reach(estimate.freedom) * estimate.error}
+    return None if estimate is None else {"value": estimate.value, "within": estimate.within}

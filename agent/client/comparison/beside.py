@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -36,11 +37,9 @@ class Beside:
         found, whose = [], []
         for rank in ranks:
             if (curve := self._runs[rank].curves.get(metric)) is not None:
-                along = self._along(self._runs[rank], metric)
-                known = np.ones(len(along))
                 # A place of an axis is a whole number, from 1.
-                series = Series(np.maximum(1, np.rint(along)), curve.at, curve.mean, curve.mean, curve.mean, known)
-                found.append(series.part((series.steps >= first) & (series.steps <= last)))
+                along = np.maximum(1, np.rint(self._along(self._runs[rank], metric)))
+                found.append(replace(curve, steps=along).part((along >= first) & (along <= last)))
                 whose.append(np.full(len(found[-1].steps), rank, np.int64))
         return np.concatenate(whose) if whose else np.empty(0, np.int64), joined(found)
 

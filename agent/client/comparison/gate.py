@@ -17,7 +17,7 @@ import msgspec
 
 from ddptop.agent.client.comparison.compared import Comparison, loss_at
 from ddptop.agent.client.comparison.measured import SOUND, Measured
-from ddptop.agent.client.comparison.statistics import LEAST, reach
+from ddptop.agent.client.comparison.statistics import LEAST
 from ddptop.agent.text import Complaint, clean_line, ranks_in_spans
 from ddptop.agent.wire.frames import ENDED
 
@@ -157,11 +157,10 @@ def _loss(run: Measured, limit: LossAt) -> tuple[int, str]:
         return REGRESSED, f"not finite by step {run.broken_at:,}, limit {limit.most:g}"
     if (found := loss_at(run, limit.step)) is None:
         return UNTOLD, f"cannot tell: not known of step {limit.step:,}; the last is {run.newest:,}"
-    within = reach(found.freedom) * found.error
-    text = f"{found.value:.4g} ± {within:.2g}, limit {limit.most:g}"
+    text = f"{found.value:.4g} ± {found.within:.2g}, limit {limit.most:g}"
     if found.value <= limit.most:
         return PASSED, text
-    return (REGRESSED if found.value - within > limit.most else UNTOLD), text
+    return (REGRESSED if found.value - found.within > limit.most else UNTOLD), text
 
 
 def junit(name: str, outcomes: Sequence[Outcome]) -> str:

@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ddptop.agent.client.comparison.facts import Facts
+from ddptop.agent.client.history.columns import mean_of_ranks
 from ddptop.agent.record.history.series import Floats as Floats
+from ddptop.agent.record.history.series import Series as Series
 from ddptop.agent.record.history.series import Whole as Whole
 from ddptop.agent.text import plural
 
@@ -34,17 +36,6 @@ _BESIDE: Final = 2
 """Steps that end after an action of ours and are left out."""
 _GAP_S: Final = 0.05
 """Seconds between two steps from which on they are a pause."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A number over the whole run: the mean over its ranks, in columns of some steps."""
-
-    steps: Floats
-    """The last step of each column."""
-    at: Floats
-    """When it ended, in seconds since the epoch."""
-    mean: Floats
 
 
 @dataclass(frozen=True)
@@ -69,8 +60,8 @@ class Measured:
     """Steps after which the group was started anew."""
     marks: tuple[float, ...]
     """When somebody acted on the run, in seconds since the epoch."""
-    curves: Mapping[str, Curve]
-    """The same numbers over the whole run, those that are known."""
+    curves: Mapping[str, Series]
+    """The same numbers over the whole run, those that are known: the mean over its ranks, in columns of some steps."""
     begun_at: float
     """When it was launched, in seconds since the epoch."""
     stalled_s: float
@@ -88,12 +79,7 @@ class Measured:
     def of(self, name: str) -> Floats:
         """Return a number of each step, the mean over the ranks that know it; NaN where none does."""
         table = self.values.get(name)
-        if table is None or not table.size:
-            return np.full(len(self.steps), np.nan)
-        finite = np.isfinite(table)
-        known = finite.sum(axis=0)
-        mean: Floats = np.where(known > 0, np.where(finite, table, 0.0).sum(axis=0) / np.maximum(known, 1), np.nan)
-        return mean
+        return np.full(len(self.steps), np.nan) if table is None else mean_of_ranks(table)
 
     @property
     def world(self) -> int:

@@ -10,9 +10,10 @@ import numpy as np
 
 from ddptop.agent import wire
 from ddptop.agent.client.comparison.facts import facts_of
-from ddptop.agent.client.comparison.measured import SOUND, Curve, Floats, Measured
+from ddptop.agent.client.comparison.measured import SOUND, Floats, Measured, Series
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.history.answers import Answers
+from ddptop.agent.client.history.columns import mean_of_ranks
 from ddptop.agent.client.look import heard
 from ddptop.agent.client.runs import Run
 from ddptop.agent.client.watch import Watch
@@ -106,7 +107,7 @@ def _deaths(run: Run, frame: Frame, happened: Iterable[wire.Event | wire.Verdict
     return next((f": {text}" for text in late), ""), tuple(unheard)
 
 
-def _curves(answers: Answers) -> tuple[dict[str, Curve], int | None]:
+def _curves(answers: Answers) -> tuple[dict[str, Series], int | None]:
     """Return the means of all numbers over the ranks, over the whole run, of those that are known, and by which step a
     rank's loss was not finite.
     """
@@ -116,11 +117,9 @@ def _curves(answers: Answers) -> tuple[dict[str, Curve], int | None]:
         columns = answers.columns(metric, first, last, min(COARSE, last - first + 1))
         if metric == "loss" and (broken := np.isinf(columns.mean).any(axis=0)).any():
             broken_at = int(columns.steps[broken][0])
-        finite = np.isfinite(columns.mean)
-        known = finite.sum(axis=0)
-        if (where := known > 0).any():
-            mean = np.where(finite, columns.mean, 0.0).sum(axis=0)[where] / known[where]
-            found[metric] = Curve(columns.steps[where], np.fmax.reduce(columns.at[:, where], axis=0), mean)
+        mean, at = mean_of_ranks(columns.mean), np.fmax.reduce(columns.at, axis=0)
+        if (known := np.isfinite(mean)).any():
+            found[metric] = Series(columns.steps, at, mean, mean, mean, np.ones(len(mean))).part(known)
     return found, broken_at
 
 

@@ -64,6 +64,11 @@ class Estimate(NamedTuple):
     freedom: float
     """Independent blocks behind it, less one."""
 
+    @property
+    def within(self) -> float:
+        """Half of its interval."""
+        return reach(self.freedom) * self.error
+
 
 def block_length(series: Floats) -> int:
     """Return how many neighbouring steps are drawn together, by their order in size: beside a few steps that are many

@@ -98,7 +98,6 @@ class Answers:
         query, ranks = wire.History(0, metric, None, first, last, "step", most), range(self._world)
         stretch = stretch_of(query, ranks, self.ask(query))
         if stretch is None:
-            nothing = np.empty((self._world, 0))
-            return Columns(np.empty(0), nothing, nothing, nothing, nothing, nothing)
+            return Columns(np.empty(0), *[np.empty((self._world, 0))] * 5)
         whose, series = stretch.series(first, last, last)
         return fold(ranks, whose, series, first, last, max(stretch.width, stride_of(first, last, most)))

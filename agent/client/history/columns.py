@@ -32,3 +32,11 @@ def columns_of(numbers: Numbers, ranks: Sequence[int], metric: str, first: int, 
     """Return a metric of some ranks from step `first` to step `last`, in at most `width` columns."""
     whose, series = numbers.read_many(ranks, metric, first, last)
     return fold(ranks, whose, series, first, last, stride_of(first, last, width))
+
+
+def mean_of_ranks(table: Floats) -> Floats:
+    """Return the mean of each column over the ranks that know it; NaN where none does."""
+    finite = np.isfinite(table)
+    known = finite.sum(axis=0)
+    mean: Floats = np.where(known > 0, np.where(finite, table, 0.0).sum(axis=0) / np.maximum(known, 1), np.nan)
+    return mean

@@ -6,11 +6,9 @@ Each is a file of its own in the user's data directory, so that neither the ring
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import tempfile
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,7 +17,7 @@ from ddptop.agent.client.host import state
 from ddptop.agent.client.keeping.packed import MOST_BYTES, PackedError, pack, unpack
 from ddptop.agent.client.runs import Run, RunDirError
 from ddptop.agent.run.files import private
-from ddptop.agent.run.rundir import MOST_ENTRIES, check_name
+from ddptop.agent.run.rundir import check_name
 
 ENDING: Final = ".ddptop"
 """Of the names of all packed runs of ours."""
@@ -50,15 +48,8 @@ def _folder(kind: str) -> Path:
 
 def files() -> list[File]:
     """Return the packed runs of this user by their names, the baselines first."""
-    found = []
-    for kind in _FOLDERS:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(_folder(kind)) as entries:
-            for entry in sorted(islice(entries, MOST_ENTRIES), key=lambda entry: entry.name):
-                name = entry.name.removesuffix(ENDING)
-                if entry.name != name and entry.is_file(follow_symlinks=False):
-                    status = entry.stat(follow_symlinks=False)
-                    found.append(File(name, kind, Path(entry.path), status.st_size, status.st_mtime))
-    return found
+    paths = [(kind, path) for kind in _FOLDERS for path in sorted(_folder(kind).glob(f"*{ENDING}")) if path.is_file()]
+    return [File(path.stem, kind, path, path.stat().st_size, path.stat().st_mtime) for kind, path in paths]
 
 
 def keep(run: Run, name: str, kind: str = KEPT) -> Path:
@@ -118,14 +109,13 @@ def opened(path: Path) -> Iterator[Run]:
     """
     try:
         content = private.read(path, MOST_BYTES)
-        with tempfile.TemporaryDirectory(prefix="ddptop-", ignore_cleanup_errors=True) as folder:
-            yield unpack(content, Path(folder), str(path))
+    except FileNotFoundError:
+        said = "no such file, and no such run; `ddptop ps` and `ddptop baselines` list them"
+        raise PackedError(f"{path}: {said}") from None
     except OSError as problem:
-        if problem.errno == errno.ENOENT and not path.exists():
-            raise PackedError(
-                f"{path}: no such file, and no such run; `ddptop ps` and `ddptop baselines` list them"
-            ) from None
         raise PackedError(f"{path}: {problem.strerror or problem}") from problem
+    with tempfile.TemporaryDirectory(prefix="ddptop-", ignore_cleanup_errors=True) as folder:
+        yield unpack(content, Path(folder), str(path))
 
 
 def meant(text: str) -> contextlib.AbstractContextManager[Run]:

@@ -216,8 +216,7 @@ def unpack(packed: bytes, folder: Path, what: str) -> Run:
         what: names the file in an error.
 
     Raises:
-        PackedError: it is no packed run, is damaged, or is of a newer form.
-        OSError: nothing can be written.
+        PackedError: it is no packed run, is damaged, or is of a newer form, or nothing can be written.
     """
     try:
         return _unpacked(packed, folder)
@@ -225,7 +224,7 @@ def unpack(packed: bytes, folder: Path, what: str) -> Run:
         raise PackedError(f"{what}: {problem}") from None
     except (msgspec.MsgspecError, zlib.error, ValueError, TypeError, OverflowError, RecursionError) as problem:
         raise PackedError(f"{what}: damaged ({clean_line(str(problem), 120)})") from None
-    except sqlite3.Error as problem:
+    except (sqlite3.Error, OSError) as problem:
         raise PackedError(f"{what}: cannot be unpacked ({clean_line(str(problem), 120)})") from None
 
 

@@ -16,7 +16,6 @@ from support.values.ended_runs import recorded
 from ddptop.agent import wire
 from ddptop.agent.client.comparison import compared, gate, reading
 from ddptop.agent.client.comparison.gate import PASSED, REGRESSED, UNTOLD, Limits, LossAt, Outcome, Share
-from ddptop.agent.client.comparison.measured import Curve
 from ddptop.agent.client.comparison.statistics import Change
 from ddptop.agent.client.runs import Run
 from ddptop.agent.record.recording import INSERT_EVENT, open_file
@@ -75,7 +74,7 @@ def test_a_loss_that_is_known_of_long_before_only_is_not_told() -> None:
     """The last one that is known stands for no later step."""
     run = reading.read(Run(recorded("new")), "test")
     curve = run.curves["loss"]
-    early = Curve(curve.steps[:50], curve.at[:50], curve.mean[:50])
+    early = curve.part(np.arange(len(curve.steps)) < 50)
     outcomes = gate.judge(LOSS, replace(run, curves={"loss": early}), None)
     assert outcomes[1].code == UNTOLD
 

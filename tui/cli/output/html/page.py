@@ -18,7 +18,7 @@ from ddptop.agent.client import look
 from ddptop.agent.client.comparison.compared import PHASES, Comparison
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.history.answers import Answers
-from ddptop.agent.client.history.columns import Columns
+from ddptop.agent.client.history.columns import Columns, mean_of_ranks
 from ddptop.agent.client.host.program import VERSION
 from ddptop.agent.client.runs import Mask, Record, Run, RunDirError
 from ddptop.agent.client.watch import Watch
@@ -26,7 +26,7 @@ from ddptop.agent.text import in_ms, plural, size, span
 from ddptop.agent.wire.frames import ENDED
 from ddptop.agent.wire.report import Report
 from ddptop.tui.cli.output.html import plots
-from ddptop.tui.cli.output.html.plots import Plot
+from ddptop.tui.cli.output.html.plots import Plot, over_ranks
 from ddptop.tui.drawing.units import clock, date
 from ddptop.tui.model.comparison import rows
 from ddptop.tui.model.diagnosis import report as reports
@@ -248,7 +248,7 @@ def _of_ranks(title: str, unit: str, columns: Columns, scale: float, *, from_zer
         for rank, values in enumerate(table):
             plot.line(values, f"hue-{rank % 8}", f"rank {rank}")
         return plot
-    low, middle, high = (plots.over_ranks(table, of) for of in (np.min, np.median, np.max))
+    low, middle, high = (over_ranks(table, of) for of in (np.min, np.median, np.max))
     most = int(np.argmax(np.nansum(table, axis=1)))
     whose = f"median and range of {len(table):,} ranks"
     plot.band(low, high, "hue-0", whose)
@@ -259,10 +259,7 @@ def _of_ranks(title: str, unit: str, columns: Columns, scale: float, *, from_zer
 
 def _of_all(title: str, columns: Columns) -> Plot:
     """Return a plot of the mean over ranks, with the range of all steps."""
-    mean, low, high = (
-        plots.over_ranks(table, of)
-        for table, of in ((columns.mean, np.mean), (columns.low, np.min), (columns.high, np.max))
-    )
+    mean, low, high = mean_of_ranks(columns.mean), over_ranks(columns.low, np.min), over_ranks(columns.high, np.max)
     plot, whose = Plot(title, "", columns.steps, mean, low, high), "mean of the ranks, and the range of all steps"
     plot.band(low, high, "hue-0", whose)
     plot.line(mean, "hue-0", whose)
@@ -274,8 +271,8 @@ def _of_all(title: str, columns: Columns) -> Plot:
 def _phases(numbers: Mapping[str, Columns], steps: Columns) -> Plot:
     """Return a plot of the phases, mean over ranks, one upon the other."""
     names = [name for name in PHASES if name in numbers]
-    tops = np.cumsum([np.nan_to_num(plots.over_ranks(numbers[name].mean, np.mean)) for name in names], axis=0)
-    known = np.isfinite(plots.over_ranks(steps.mean, np.mean))
+    tops = np.cumsum([np.nan_to_num(mean_of_ranks(numbers[name].mean)) for name in names], axis=0)
+    known = np.isfinite(mean_of_ranks(steps.mean))
     plot = Plot("Phases of a step, mean of the ranks", "ms", steps.steps, *tops[-1:], from_zero=True)
     below = np.zeros(len(steps.steps))
     for name, top in zip(names, tops, strict=True):
