@@ -25,7 +25,7 @@ from ddptop.agent.client.runs import Run, RunDirError, find
 from ddptop.agent.client.sources import recorded, takeover
 from ddptop.agent.client.sources.recorded import Frames
 from ddptop.agent.client.sources.subscription import Subscription
-from ddptop.agent.control.hearing import OBSERVED_S, Hearing
+from ddptop.agent.control.silence import OBSERVED_S, LastHeard
 from ddptop.agent.end import survey
 from ddptop.agent.end.survey import Survey
 from ddptop.agent.run import states
@@ -166,7 +166,7 @@ class Watch:
         # One that has looked after the run for a while answers at once.
         starting = self._record.observer is None or self._record.state == "starting"
         self._patience_s = START_S if starting else OBSERVED_S
-        self._hearing = Hearing(OBSERVED_S)
+        self._last_heard = LastHeard(OBSERVED_S)
         self._patience = takeover.Patience(self._clock)
         self._observed: Subscription | None = None
         self._refused = 0
@@ -232,7 +232,7 @@ class Watch:
         """True while an observer sends frames of the run, and has sent all of it."""
         if self._observed is None or not self._observed.is_whole:
             return False
-        return self._hearing.missed_s(time.time()) is None
+        return self._last_heard.missed_s(time.time()) is None
 
     @property
     def complete(self) -> bool:
@@ -241,7 +241,9 @@ class Watch:
             return self._is_settled
         if self._is_heard:
             return True
-        is_silent = self._observed is None or self._observed.problem or self._hearing.missed_s(time.time()) is not None
+        is_silent = (
+            self._observed is None or self._observed.problem or self._last_heard.missed_s(time.time()) is not None
+        )
         return bool(is_silent) and self._found is not None and self._found.supervised
 
     def poll(self) -> None:
@@ -269,7 +271,7 @@ class Watch:
         observed.follow_watched()
         received = observed.received
         if observed.drain(deadline):
-            self._hearing.hear(time.time())
+            self._last_heard.hear(time.time())
         if not (self._onlooker or observed.problem):
             # One whose frames cannot be read here lives.
             self._patience.listen(self._record.observer, heard=observed.received > received)
@@ -300,12 +302,12 @@ class Watch:
                     cause=found.cause,
                     cause_rank=found.cause_rank,
                 )
-        if self._recorded is None and self._hearing.at is None and not self._onlooker:
+        if self._recorded is None and self._last_heard.at is None and not self._onlooker:
             with contextlib.suppress(Locked):
                 self._recorded = recorded.read(self.run.directory, self._record)
             if self._recorded is not None and not self._has_ended:
                 # Until somebody is heard, its ranks are as they were then.
-                self._hearing.expect(self._recorded[0].at)
+                self._last_heard.expect(self._recorded[0].at)
 
     @property
     def _heard(self) -> Frames | None:
@@ -390,8 +392,8 @@ class Watch:
         if states.has_other_hosts(run):
             self._know_members()
         waited_s = self._clock() - self._opened_at
-        if self._hearing.at is None and waited_s >= self._patience_s:
-            self._hearing.expect(time.time() - waited_s)
+        if self._last_heard.at is None and waited_s >= self._patience_s:
+            self._last_heard.expect(time.time() - waited_s)
 
     def _know_members(self) -> None:
         with contextlib.suppress(OSError):
@@ -436,7 +438,7 @@ class Watch:
             self._hosts = run.on_hosts, HostFrames(run.on_hosts)
         if self._is_replaced:
             run = replace(run, state=self._record.state, cause=self._record.cause)
-        silent_s = None if run.state in ENDED else self._hearing.missed_s(time.time())
+        silent_s = None if run.state in ENDED else self._last_heard.missed_s(time.time())
         if states.has_other_hosts(self._record):
             ranks = [self._from_here(rank) for rank in ranks]
         ranks = [self._mask.shown(rank) if rank.ended or rank.health else rank for rank in ranks]

@@ -5,5 +5,5 @@ deadline    the age at which a command is refused
 listening   a socket that receives telemetry, bounded for each sender
 wakeup      a wake-up between threads
 events      what is said of a run, its words and its way to the relay
-hearing     when the observer of a run was heard, and since when it is not
+silence     when the observer of a run was heard, and since when it is not
 """

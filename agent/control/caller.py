@@ -13,7 +13,7 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
-from ddptop.agent.control.hearing import SILENT_S, Silence
+from ddptop.agent.control.silence import SILENT_S, Silence
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.identity import Process, may_live, wake
 from ddptop.agent.run.rundir import RunDir, RunDirError

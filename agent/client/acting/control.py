@@ -23,7 +23,7 @@ from ddptop.agent.client.acting.membership import ProcessLine
 from ddptop.agent.client.acting.waiting import Waiting
 from ddptop.agent.client.sources import takeover
 from ddptop.agent.control import caller
-from ddptop.agent.control.hearing import SILENT_S
+from ddptop.agent.control.silence import SILENT_S
 from ddptop.agent.end.processes import find
 from ddptop.agent.run import hosts, states
 from ddptop.agent.run.identity import ELSEWHERE, Process, identify, is_elsewhere

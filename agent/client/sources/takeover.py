@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.control.hearing import SILENT_S, Silence
+from ddptop.agent.control.silence import SILENT_S, Silence
 from ddptop.agent.end import processes, survey
 from ddptop.agent.launcher import detached
 from ddptop.agent.run import identity

@@ -148,7 +148,7 @@ class RunModel:
         On a machine that is so busy that thousands are not heard in time, it would only become busier.
         """
         before = self.store.liveness
-        if before is None or self._surveyed is not self._members or self.store.hearing.missed_s(at) is not None:
+        if before is None or self._surveyed is not self._members or self.store.last_heard.missed_s(at) is not None:
             return frozenset()
         return self._turns.spared(before.alive - heard)
 

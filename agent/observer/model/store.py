@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.control.hearing import Hearing
+from ddptop.agent.control.silence import LastHeard
 from ddptop.agent.observer.judge.join import StepJoin
 from ddptop.agent.observer.model.changes import Changes
 from ddptop.agent.observer.model.collectives import Alignment
@@ -63,7 +63,7 @@ class Store:
         """Of the group, and when they were added up."""
         self.changes = Changes(thresholds.verdict_share)
         self.supervision: Supervision | None = None
-        self.hearing = Hearing(thresholds.silent_s)
+        self.last_heard = LastHeard(thresholds.silent_s)
         """The times at which the observer of the run was heard."""
         self.liveness: Liveness | None = None
         self.hosts = Hosts(run.world)
@@ -277,7 +277,7 @@ class Store:
 
     def _observe(self, now: float) -> None:
         """Take note that the observer is heard: that it was not tells nothing of the ranks."""
-        if missed := self.hearing.hear(now):
+        if missed := self.last_heard.hear(now):
             for model in self.ranks.values():
                 if model.heard_at is not None:
                     model.heard_at += missed
@@ -373,9 +373,9 @@ class Store:
     def _situation_at(self, now: float, totals: Totals) -> Situation:
         # While the observer is silent, the silence of the ranks is no evidence: they are as they were.
         known = now
-        if self.hearing.missed_s(now) is not None:
+        if self.last_heard.missed_s(now) is not None:
             recorded = max((model.heard_at for model in self.ranks.values() if model.heard_at is not None), default=now)
-            known = recorded if self.hearing.at is None else self.hearing.at
+            known = recorded if self.last_heard.at is None else self.last_heard.at
         unheard, unlinked = self.hosts.unheard, self.unlinked
         return self._sources.situation(now, known, self.ranks, totals, unheard, unlinked)
 

@@ -101,8 +101,9 @@ class Frames:
 
     def note(self, beat: wire.Beat) -> None:
         """Take in a sign of life: another state of a rank here is known at once to the observer of another host."""
-        self._has_changed |= beat.rank in (self.own_ranks or ()) and self._said.get(beat.rank) != beat.state
-        self._said[beat.rank] = beat.state
+        if self._said.get(beat.rank) != beat.state:
+            self._said[beat.rank] = beat.state
+            self._has_changed |= beat.rank in (self.own_ranks or ())
 
     def turn(self, *, at_once: bool = False) -> None:
         """Publish what is due; `at_once` a frame of this moment in any case."""

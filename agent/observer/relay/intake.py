@@ -138,7 +138,7 @@ class Intake:
             zmq.ZMQError: there cannot be a socket.
         """
         if self._sampling is not None:
-            self._sampling.meet(member)
+            self._sampling.follow(member)
         if not member.by_agent:
             anew = self._begin(member)
             self._unlisten(member.rank, "")

@@ -90,7 +90,7 @@ class _Rank:
 
 
 class Sampling:
-    """The ranks of one run that have no agent; `meet`, `lose` and `take` are for one other thread."""
+    """The ranks of one run that have no agent; `follow`, `lose` and `take` are for one other thread."""
 
     def __init__(self, run: Run, say: Callable[[str, str], None], patterns: tuple[str, ...]) -> None:
         """Look at nothing yet.
@@ -117,7 +117,7 @@ class Sampling:
         self._cost_percent = 0.0
         self._said: set[str] = set()
 
-    def meet(self, member: Member) -> None:
+    def follow(self, member: Member) -> None:
         """Look at the process of a rank from now on; at none in its place that has an agent."""
         self._coming.append((member.rank, None if member.by_agent else member))
         if self._thread.ident is None and not member.by_agent:

@@ -256,10 +256,10 @@ def silence(link: Watch, seconds: float) -> None:
 
     def is_missed() -> bool:
         # What it has sent before may still arrive.
-        link._hearing.at = time.time() - seconds
+        link._last_heard.at = time.time() - seconds
         link._look_due = 0.0
         link.poll()
-        return link._hearing.missed_s(time.time()) is not None and link.complete
+        return link._last_heard.missed_s(time.time()) is not None and link.complete
 
     until(is_missed, "the silence")
 

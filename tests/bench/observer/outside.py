@@ -119,7 +119,7 @@ def _looks(members: list[Member], seconds: float) -> Iterator[wire.Sampled]:
     run = Run("bench", "", "outside.py", (), 2, None, None, 0, False, cwd=str(Path(__file__).parent), outside=True)
     made = Sampling(run, lambda text, _: print(text), ())
     for member in members:
-        made.meet(member)
+        made.follow(member)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(0.2)

@@ -260,7 +260,7 @@ def frame_at(store: Store, now: float) -> Frame:
     store.advance(now)
     framer = Framer(store)
     run = framer.frame()
-    return whole(run, all_ranks(framer), framer.hosts, unobserved_s=store.hearing.missed_s(now))
+    return whole(run, all_ranks(framer), framer.hosts, unobserved_s=store.last_heard.missed_s(now))
 
 
 class StillInspector:

@@ -466,7 +466,7 @@ def test_an_observer_that_never_answers_leaves_the_ranks_as_they_were_recorded()
     store.know_members({0: member(0), 1: member(1)})
     for rank in (0, 1):
         store.recall(beat(rank, 2 * 10**9, step=5, generation=0), 60.0)
-    store.hearing.expect(60.0)
+    store.last_heard.expect(60.0)
     for rank in (0, 1):
         store.listen(rank, 60.0)
     frame = frame_at(store, 63.0)

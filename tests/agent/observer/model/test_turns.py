@@ -78,5 +78,5 @@ def test_of_a_large_group_that_is_not_heard_some_are_looked_up_at_a_time(monkeyp
         assert surveys(1) == [world]
         hear()
         assert surveys(1) == [LOOKED_UP]
-        model.store.hearing.at = time.time() - 60
+        model.store.last_heard.at = time.time() - 60
         assert surveys(1) == [world]

@@ -85,7 +85,7 @@ def test_a_rank_is_told_of_as_if_it_had_published(bench: Bench, spy: Callable[[s
     spy(prints(f"{TRAIN};backward ({TORCH}/autograd/__init__.py:395) 12", f"{TRAIN} 4"))
     (tmp_path / "log").write_text("iter 7: loss 2.5, time 3ms\n")
     with started(*WAITING) as process:
-        bench.made.meet(member(process, log=tmp_path / "log"))
+        bench.made.follow(member(process, log=tmp_path / "log"))
         until(lambda: [each for each in bench.sampled() if each.log_loss], "looks, and a line of the log")
         hello = next(each for each in bench.told if isinstance(each, wire.Hello))
         beat = next(each for each in bench.told if isinstance(each, wire.Beat))
@@ -106,7 +106,7 @@ def test_a_rank_that_does_not_move_is_known_since_its_first_look(bench: Bench, s
     """With the line and the call that it waits in; one look elsewhere ends it."""
     spy(prints(f"{WAITS} 20"))
     with started(*WAITING) as process:
-        bench.made.meet(member(process))
+        bench.made.follow(member(process))
         first = until(lambda: [each for each in bench.sampled() if each.still_since_ns], "it stands")[0]
         later = until(lambda: bench.sampled()[2:], "it still stands")[-1]
         spy(prints(f"{WAITS} 20", f"{TRAIN} 1"))
@@ -120,10 +120,10 @@ def test_a_rank_that_an_agent_has_joined_is_left_to_it(bench: Bench, spy: Callab
     """From then on nothing is said in its place; of its neighbour it is."""
     spy(prints(f"{TRAIN} 20"))
     with started(*WAITING) as one, started(*WAITING) as other:
-        bench.made.meet(member(one))
-        bench.made.meet(member(other, 1))
+        bench.made.follow(member(one))
+        bench.made.follow(member(other, 1))
         until(lambda: bench.sampled() and bench.sampled(1), "both are looked at")
-        bench.made.meet(member(one, by_agent=True))
+        bench.made.follow(member(one, by_agent=True))
         until(lambda: len(bench.sampled(1)) > 2, "the window that was under way is over")
         before = len(bench.sampled())
         until(lambda: len(bench.sampled(1)) > 6, "the other is looked at")
@@ -136,7 +136,7 @@ def test_a_stopped_process_is_not_looked_at(bench: Bench, spy: Callable[[str], N
     with started(*WAITING) as process:
         os.kill(process.pid, signal.SIGSTOP)
         until(lambda: identity.is_stopped(identity.identify(process.pid)), "it is stopped")
-        bench.made.meet(member(process))
+        bench.made.follow(member(process))
         until(lambda: [each for each in bench.take() if isinstance(each, wire.Beat)][1:], "two signs of life")
         assert not bench.sampled()
         os.kill(process.pid, signal.SIGCONT)
@@ -148,7 +148,7 @@ def test_without_looks_the_reason_is_said(bench: Bench, spy: Callable[[str], Non
     spy("echo 'Error: Permission denied (os error 13)' >&2; exit 1")
     (tmp_path / "log").write_text("iter 7: loss 2.5, time 3ms\n")
     with started(*WAITING) as process, pytest.MonkeyPatch.context() as patch:
-        bench.made.meet(member(process, log=tmp_path / "log"))
+        bench.made.follow(member(process, log=tmp_path / "log"))
         until(lambda: [each for each in bench.sampled() if each.log_step == 7], "a word on it")
         assert bench.sampled()[-1].problem.startswith("no stacks from outside: ")
         patch.setattr(dumps, "executable", lambda: None)
@@ -163,7 +163,7 @@ def test_looks_that_never_end_are_given_up(
     monkeypatch.setattr("ddptop.agent.observer.sampling.looks._LATEST_S", 0.2)
     spy(f"exec {' '.join(WAITING)}")
     with started(*WAITING) as process:
-        bench.made.meet(member(process))
+        bench.made.follow(member(process))
         until(lambda: len([each for each in bench.take() if isinstance(each, wire.Beat)]) > 2, "three signs of life")
         assert not bench.sampled()
         spy(prints(f"{TRAIN} 20"))
@@ -177,8 +177,8 @@ def test_a_log_of_several_ranks_is_the_first_one_s(bench: Bench, spy: Callable[[
     log = tmp_path / "log"
     log.write_text("iter 7: loss 2.5, time 3ms\n")
     with started(*WAITING) as one, started(*WAITING) as other:
-        bench.made.meet(member(one, 0, log))
-        bench.made.meet(member(other, 1, log))
+        bench.made.follow(member(one, 0, log))
+        bench.made.follow(member(other, 1, log))
         until(lambda: [each for each in bench.sampled(0) if each.log_step == 7] and bench.sampled(1)[2:], "all looks")
         assert not any(each.log_step for each in bench.sampled(1))
 
@@ -187,7 +187,7 @@ def test_looks_that_cost_much_are_rare(bench: Bench, spy: Callable[[str], None])
     """A py-spy that takes some hundredths of a second of CPU each time takes no more of a core than it may."""
     spy(f"i=0; while [ $i -lt 12000 ]; do i=$((i+1)); done\n{prints(f'{TRAIN} 20')}")
     with started(*WAITING) as process:
-        bench.made.meet(member(process))
+        bench.made.follow(member(process))
         until(lambda: bench.sampled()[1:], "two windows")
         first, second = bench.sampled()[:2]
     assert second.at_ns - first.at_ns > 5e8
@@ -209,8 +209,8 @@ def test_a_rank_whose_looks_cannot_be_read_costs_the_others_nothing(
     monkeypatch.setattr(Sampling, "_take", failing)
     spy(prints(f"{TRAIN} 20"))
     with started(*WAITING) as one, started(*WAITING) as other:
-        bench.made.meet(member(one))
-        bench.made.meet(member(other, 1))
+        bench.made.follow(member(one))
+        bench.made.follow(member(other, 1))
         until(lambda: len(bench.sampled(1)) > 3, "looks at the other")
     assert bench.said == ["looks from outside: RuntimeError('such a frame')"]
     assert len(taken) == len({id(each) for each in taken})

@@ -15,7 +15,7 @@ _LISTENS_S: Final = 1.0
 """Seconds between two looks of somebody who listens, at most."""
 
 
-class Hearing:
+class LastHeard:
     """The times at which one observer was heard, and the next one in its place."""
 
     def __init__(self, patience_s: float) -> None:
