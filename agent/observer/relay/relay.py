@@ -487,10 +487,9 @@ class Relay:
         """
         if self._has_more:
             return 0.0
-        frame = self._frames.due
         asks = self._intake.is_asking or self._fills.busy
         pause_s = PERIOD_S if asks or self._hanging.is_looking or not self._verdicts.begun else EVERY_S
-        return min(self._looked_at + pause_s, frame)
+        return min(self._looked_at + pause_s, self._frames.due)
 
     def _look(self) -> None:
         if self._finished.is_set():

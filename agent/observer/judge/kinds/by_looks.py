@@ -54,7 +54,6 @@ class Spent:
     """By phase, the looks that found it in there."""
     lines: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
     """The same by phase and line."""
-
     of: list[Sampled] = field(default_factory=list)
     """The looks themselves."""
 
