@@ -95,7 +95,7 @@ class ComparisonScreen(Plotted):
         self._caption()
 
     def _plot_over(self, over: str) -> None:
-        from ddptop.agent.client.comparison.beside import Beside
+        from ddptop.agent.client.comparison.measured import Beside
         from ddptop.tui.views.plot.contents import Look
         from ddptop.tui.views.plot.extent import Extent
 
@@ -114,7 +114,7 @@ class ComparisonScreen(Plotted):
 
     def action_turn(self) -> None:
         """Plot over the next of the axes that both have."""
-        from ddptop.agent.client.comparison.beside import AXES
+        from ddptop.agent.client.comparison.measured import AXES
 
         axes = [each for each in AXES if each != "samples" or all(run.batch > 0 for run in self._runs)]
         if self._runs:

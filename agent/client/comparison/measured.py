@@ -6,8 +6,8 @@ which an evaluation or a checkpoint took its time, and those beside a pause or a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,10 +18,13 @@ from ddptop.agent.client.history.columns import mean_of_ranks
 from ddptop.agent.record.history.series import Floats as Floats
 from ddptop.agent.record.history.series import Series as Series
 from ddptop.agent.record.history.series import Whole as Whole
+from ddptop.agent.record.history.series import joined
 from ddptop.agent.text import plural
 
 Where = npt.NDArray[np.bool_]
 
+AXES: Final = ("steps", "samples", "seconds")
+"""Over what the curves of runs are drawn."""
 WARM_UP: Final = 10
 """First steps of each start that are left out at least."""
 MOST_WARM_UP: Final = 0.25
@@ -154,3 +157,41 @@ def lost(run: Measured) -> dict[str, float]:
     return {
         "stalls": run.stalled_s, "restarts": float(held[restarted].sum()), "pauses": float(held[~restarted].sum()),
     }  # fmt: skip
+
+
+class Beside:
+    """The curves of some runs, as a plot reads the numbers of ranks: each run in the place of one."""
+
+    problem = ""
+    names: Sequence[str] = ()
+
+    def __init__(self, runs: Sequence[Measured], over: str) -> None:
+        """Show the curves over one of `AXES`."""
+        self._runs = runs
+        self._over = self.records = over
+        """Where these are others, there is something new to draw."""
+        self.complete = bool(runs)
+
+    def span(self, rank: int) -> tuple[int, int] | None:
+        """Return the first and the last place on the axis of a run, None where it has none."""
+        along = self._along(self._runs[rank], "step") if self.complete else np.empty(0)
+        return None if not len(along) else (max(1, int(along[0])), max(1, int(along[-1])))
+
+    def read_many(self, ranks: Sequence[int], metric: str, first: float, last: float) -> tuple[Whole, Series]:
+        """Return whose each column is, and a number of these runs."""
+        found, whose = [], []
+        for rank in ranks:
+            if (curve := self._runs[rank].curves.get(metric)) is not None:
+                # A place of an axis is a whole number, from 1.
+                along = np.maximum(1, np.rint(self._along(self._runs[rank], metric)))
+                found.append(replace(curve, steps=along).part((along >= first) & (along <= last)))
+                whose.append(np.full(len(found[-1].steps), rank, np.int64))
+        return np.concatenate(whose) if whose else np.empty(0, np.int64), joined(found)
+
+    def _along(self, run: Measured, metric: str) -> Floats:
+        curve = run.curves.get(metric)
+        if curve is None or not len(curve.steps):
+            return np.empty(0)
+        if self._over == "seconds":
+            return curve.at - run.begun_at
+        return curve.steps * run.batch if self._over == "samples" else curve.steps

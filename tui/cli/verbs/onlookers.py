@@ -136,7 +136,7 @@ def _export(options: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     from ddptop.agent.client.acting.actor import who
-    from ddptop.agent.onlookers.export import scrapes
+    from ddptop.agent.onlookers.export import prometheus
 
     token = ""
     if (file := options.token_file) is not None:
@@ -151,7 +151,7 @@ def _serve(options: argparse.Namespace) -> int:
     named, actor = [chosen(name) for name in options.runs], who("exporter")
     address = options.host or "127.0.0.1"
     try:
-        server = scrapes.Server((address, options.prometheus), lambda: scrapes.frames(named, actor), token)
+        server = prometheus.Server((address, options.prometheus), lambda: prometheus.frames(named, actor), token)
     except OSError as problem:
         return complain(f"export: {address} port {options.prometheus}: {problem.strerror}; choose another", 2)
     shown = f"[{address}]" if ":" in address else address
@@ -165,7 +165,7 @@ def _keep(options: argparse.Namespace) -> int:
     import time
 
     from ddptop.agent.client.acting.actor import who
-    from ddptop.agent.onlookers.export import scrapes
+    from ddptop.agent.onlookers.export import prometheus
 
     if not options.textfile.endswith(".prom"):
         return complain(f"export: {options.textfile}: the node exporter reads files that end in .prom", 2)
@@ -174,7 +174,7 @@ def _keep(options: argparse.Namespace) -> int:
     due = time.monotonic()
     while True:
         try:
-            scrapes.write(options.textfile, lambda: scrapes.frames(named, actor))
+            prometheus.write(options.textfile, lambda: prometheus.frames(named, actor))
         except OSError as problem:
             return complain(f"{options.textfile}: {problem.strerror}", 2)
         if options.once:

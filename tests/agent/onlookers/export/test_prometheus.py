@@ -30,8 +30,8 @@ from support.servers import free_port
 from ddptop.agent import wire
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.runs import Run
-from ddptop.agent.onlookers.export import scrapes
-from ddptop.agent.onlookers.export.samples import Samples
+from ddptop.agent.onlookers.export import prometheus
+from ddptop.agent.onlookers.export.prometheus import Samples
 from ddptop.agent.run import rundir
 
 SLOW = wire.Verdict(1, "slow_rank", "rank 2 is slow", int((NOW - 60) * 1e9), rank=2, host="node-a")
@@ -41,7 +41,7 @@ EVIL = 'x"} 1\nevil{a="\\'
 @contextmanager
 def served(shown: Sequence[Frame], token: str = "") -> Iterator[str]:
     """Serve the samples of these frames; the address."""
-    with scrapes.Server(("127.0.0.1", 0), lambda: shown, token) as server:
+    with prometheus.Server(("127.0.0.1", 0), lambda: shown, token) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -119,7 +119,7 @@ def test_somebody_who_is_gone_before_the_answer_leaves_no_trace(capfd: pytest.Ca
         assert gone.wait(20)
         return [frame()]
 
-    with scrapes.Server(("127.0.0.1", 0), look) as server:
+    with prometheus.Server(("127.0.0.1", 0), look) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -154,16 +154,16 @@ def test_live_runs_and_those_that_ended_just_now_are_shown(own_base: Path) -> No
         rundir.create(replace(run, run=name, run_id=name, state="failed", ended_at_ns=at))
     with observed(run) as observer, ThreadPoolExecutor() as threads:
         observer.tell(beat(0, 1), beat(1, 1))
-        asked = threads.submit(scrapes.frames, [], "test")
+        asked = threads.submit(prometheus.frames, [], "test")
         until(lambda: observer.turn() and asked.done(), "the frames")
         assert {each.run: each.state for each in asked.result()} == {"live": "running", "over": "failed"}
-        assert not scrapes.frames([Run.at(own_base / "old")], "test")
+        assert not prometheus.frames([Run.at(own_base / "old")], "test")
 
 
 def test_a_file_is_replaced_as_a_whole(own_base: Path, tmp_path: Path) -> None:
     """For the node exporter, which runs as somebody else; what cannot be is said in one line."""
     file = tmp_path / "ddptop.prom"
-    scrapes.write(str(file), lambda: [frame()])
+    prometheus.write(str(file), lambda: [frame()])
     assert samples(file.read_text())["ddptop_run_up", "run=resnet-7f3a"] == 1
     assert file.stat().st_mode & stat.S_IROTH
     assert ddptop("export", "--textfile", str(file), "--once").returncode == 0
