@@ -61,23 +61,13 @@ def summary(report: Report) -> list[ReportLine]:
 
 def whole(report: Report) -> list[ReportLine]:
     """Return all of the report."""
-    placed = ", ".join(filter(None, (plural(report.world, "rank"), report.backend, report.device)))
-    hosts = sorted({each.host for each in report.ranks if each.host})
-    on = f" on {clean_line(', '.join(hosts), 200)}" if hosts else ""
-    begun = date(report.begun_at_ns / 1e9)
     lines = [ReportLine("", head(report), "bold level-error" if report.failed else "bold value")]
     if not report.failed:
         lines.append(ReportLine("", _sound(report)))
     if _diverged(report) is not None:
         lines.append(ReportLine("to do", _DIVERGED, "bold value"))
     lines += _facts(report)
-    lines += [
-        ReportLine("command", report.launched_as),
-        ReportLine("run", f"{placed}{on}, {'launched' if report.launched else 'started by hand'} {begun}"),
-        ReportLine("versions", ", ".join(f"{name} {version}" for name, version in report.versions.items())),
-    ]
-    if report.injected:
-        lines.append(ReportLine("injected", report.injected))
+    lines += [ReportLine(label, text) for label, text in circumstances(report)]
     lines += _stack(report)
     lines += _output(report)
     if report.verdicts:
@@ -87,6 +77,17 @@ def whole(report: Report) -> list[ReportLine]:
         lines.append(ReportLine("", "last events", "bold label"))
         lines += [_timed(clock(each.at_ns / 1e9), each.text) for each in report.events]
     return lines
+
+
+def circumstances(report: Report) -> list[tuple[str, str]]:
+    """Return how the run was started, each with its label."""
+    placed = ", ".join(filter(None, (plural(report.world, "rank"), report.backend, report.device)))
+    hosts = sorted({each.host for each in report.ranks if each.host})
+    on = f" on {clean_line(', '.join(hosts), 200)}" if hosts else ""
+    started = f"{'launched' if report.launched else 'started by hand'} {date(report.begun_at_ns / 1e9)}"
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    injected = [("injected", report.injected)] if report.injected else []
+    return [("command", report.launched_as), ("run", f"{placed}{on}, {started}"), ("versions", versions), *injected]
 
 
 def _timed(time: str, text: str) -> ReportLine:

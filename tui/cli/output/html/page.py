@@ -282,18 +282,11 @@ def _phases(numbers: Mapping[str, Columns], steps: Columns) -> Plot:
 
 
 def _environment(frame: Frame, record: Record, report: Report) -> list[tuple[str, str]]:
-    hosts = sorted({rank.host for rank in frame.ranks if rank.host})
-    facts: list[tuple[str, Any]] = [
-        ("command", report.launched_as),
+    facts = [
         ("folder", record.cwd),
-        ("started", f"{date(record.created_at_ns / 1e9)}{f' by {record.launched_by}' if record.launched_by else ''}"),
-        ("ranks", ", ".join(filter(None, (plural(frame.world, "rank"), frame.backend, frame.device)))),
         ("placement", frame.placement),
-        ("hosts", ", ".join(hosts[:64]) + (f" and {len(hosts) - 64:,} more" if len(hosts) > 64 else "")),
-        ("versions", ", ".join(f"{name} {version}" for name, version in report.versions.items())),
         ("variables", " ".join(f"{name}={value}" for name, value in record.environment.items())),
-        ("injected", report.injected),
-        ("note", frame.note),
-        ("run", record.run_id),
+        ("note", frame.note or ""),
+        ("id", record.run_id),
     ]
-    return [(label, str(value)) for label, value in facts if value]
+    return [each for each in (*reports.circumstances(report), *facts) if each[1]]
