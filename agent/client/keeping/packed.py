@@ -85,7 +85,7 @@ class _Content(msgspec.Struct):
     verdicts: _Table[tuple[_Number, _Number, _Number | None, _Payload]] = []
     frames: _Table[tuple[_Number, _Payload]] = []
     progress: _Table[tuple[_Number, _Payload]] = []
-    buckets: Annotated[list[_Bucket], Meta(max_length=1 << 18)] = []
+    buckets: Annotated[list[_Bucket], Meta(max_length=1 << 20)] = []
     """Kind, number, piece, level, first, last, and column by column what the record has of it."""
     steps: Annotated[list[_Steps], Meta(max_length=1 << 20)] = []
 
@@ -100,7 +100,8 @@ _QUERIES: Final = {
 }
 """What is packed of each table."""
 _ALL_BUCKETS: Final = (
-    "SELECT kind, number, piece, level, first, last, payload FROM buckets ORDER BY kind, piece, number"
+    "SELECT kind, number, piece, level, first, last, payload FROM buckets WHERE kind IN ('step', 'time', 'memory') "
+    "ORDER BY kind, piece, number"
 )
 _NEWEST: Final = "SELECT rank, generation, first_seq, last_seq, payload FROM steps ORDER BY rowid DESC"
 
@@ -216,7 +217,7 @@ def unpack(packed: bytes, folder: Path, what: str) -> Run:
         what: names the file in an error.
 
     Raises:
-        PackedError: it is no packed run, is damaged, or is of a newer form, or nothing can be written.
+        PackedError: it is no packed run, is damaged or of a newer form, or nothing can be written.
     """
     try:
         return _unpacked(packed, folder)
