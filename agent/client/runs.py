@@ -235,7 +235,7 @@ def of_process(pid: int) -> Run:
     if row is not None and row.uid != os.geteuid():
         raise RunDirError(f"{what} belongs to another user (uid {row.uid}): `sudo -u '#{row.uid}' ddptop attach {pid}`")
     raise RunDirError(
-        f"{what} is of no training: no Python with torch, nor below one; ranks are seen once they have loaded torch"
+        f"{what} is of no training: no Python script that has loaded torch by now is in it, or above or below it"
     )
 
 
