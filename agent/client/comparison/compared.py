@@ -35,9 +35,7 @@ _LEAST_PART: Final = 0.01
 """Part of a step by which a phase has to differ."""
 _AGREES: Final = 0.5
 """Part of its change, as compared with the others together, that a phase has as compared with most of them."""
-_EXPLAIN: Final = frozenset(
-    {"hosts", "device", "backend", "torch", "python", "batch", "variables", "injected", "world"}
-)
+_EXPLAIN: Final = frozenset({"hosts", "device", "backend", "torch", "python", "batch", "variables", "faults", "world"})
 """Circumstances that may change all phases alike, beside the load of the machine."""
 _WAITING: Final = 2.0
 """Times its interval by which a step has to differ where no phase does: in waiting the noise of all ranks meets."""
@@ -292,6 +290,8 @@ def _verdict(
             longer, machine = ("longer", "busier") if own.part > 0 else ("less", "calmer")
             told = f"{abs(own.part) * 100:.1f} % ± {own.within * 100:.1f}"
             return "unknown", f"cannot tell: all phases take {told} {longer} alike, as on a {machine} machine"
+        else:
+            where = _straggler(one, other, part) or where
     return outcome, (
         f"{other.run.name} is {outcome} by {abs(part) * 100:.1f} % ± {within * 100:.1f}{where}{_since(differs)}"
     )
@@ -315,7 +315,7 @@ def _straggler(one: _Run, other: _Run, part: float) -> str:
     sign = math.copysign(1.0, part)
     own = sign * (apart["step"] - apart["wait"])
     rank = int(np.argmax(own))
-    if own[rank] < _MOST_OF * sign * float(np.median(apart["step"])):
+    if own[rank] - float(np.median(np.delete(own, rank))) < _MOST_OF * sign * float(np.median(apart["step"])):
         return ""
     own_phases = (name for name in apart if name not in ("step", "wait"))
     phase = max(own_phases, key=lambda name: float(sign * apart[name][rank]), default="")
@@ -347,7 +347,9 @@ def _phases(one: _Run, other: _Run, floor: float) -> list[_Phase]:
                 continue
             part, within = (each * parts[name] for each in beside)
             is_told = abs(part) > max(_SURELY * within, _LEAST_PART, floor)
-            if is_told and apart[name] / part > _AGREES:
+            # What is left beside a long phase may be so short that its own noise seems to be a pace.
+            is_left = bool(found) and (ratios[name] - 1) * parts[name] / part <= _AGREES
+            if is_told and apart[name] / part > _AGREES and not is_left:
                 found.append(_Phase(name, part, _SURELY * within))
                 break
         else:

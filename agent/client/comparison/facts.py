@@ -11,9 +11,13 @@ import numpy as np
 
 from ddptop.agent.client.frame import Frame
 from ddptop.agent.client.runs import Record
+from ddptop.agent.launcher.machine import BACKEND_VARIABLE
+from ddptop.agent.run.switches.injection import VARIABLE as INJECTED
 from ddptop.agent.text import clean_line, plural
 
 UNKNOWN: Final = "–"
+_OURS: Final = frozenset({BACKEND_VARIABLE, INJECTED})
+"""Variables of a launch that say again what stands there already."""
 _SAME: Final = 0.01
 """Part by which the work of a step may differ where the model is the same."""
 
@@ -47,7 +51,9 @@ def facts_of(record: Record, frame: Frame, batch: float, sent: float) -> Facts:
         "program": record.program,
         "commit": f"{record.commit[:12]}{changes}" if record.commit else "",
         "arguments": clean_line(" ".join(record.arguments), 500),
-        "variables": clean_line(" ".join(f"{name}={value}" for name, value in sorted(record.environment.items())), 500),
+        "variables": clean_line(
+            " ".join(f"{name}={value}" for name, value in sorted(record.environment.items()) if name not in _OURS), 500
+        ),
         "world": plural(record.world, "rank"),
         "hosts": ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""),
         "device": _one(frame.values("device")) or record.device or "",
@@ -55,7 +61,7 @@ def facts_of(record: Record, frame: Frame, batch: float, sent: float) -> Facts:
         "torch": _one(frame.values("torch_version")),
         "python": _one(frame.values("python_version")),
         "batch": "" if math.isnan(batch) else f"{batch:.0f} a rank",
-        "injected": record.injected,
+        "faults": record.injected,
     }
     return Facts(shown, sent, work if math.isnan(batch) or batch < 1 else work / batch)
 

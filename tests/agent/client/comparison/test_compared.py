@@ -59,6 +59,24 @@ def test_a_phase_that_takes_longer_is_found_and_named(longer: dict[tuple[int, st
     assert step.change.part == pytest.approx(0.05 if len(longer) == 2 else 0.12, abs=0.03)
 
 
+def test_a_phase_that_stays_is_not_named_beside_one_that_changes() -> None:
+    """Also where it makes up nearly all of the step, and what is beside it is a little faster."""
+    short = {"data": -9.5, "forward": -23.5, "backward": -43.5, "optimizer": -9.8, "other": 28.0}
+    usual = {(rank, phase): ms for rank in (0, 1) for phase, ms in short.items()}
+    slow = {**usual, (1, "backward"): -28.5, (0, "forward"): -24.1, (1, "forward"): -24.1}
+    runs = recorded("a", seed=2, noise=0.005, longer=slow), recorded("b", seed=1, noise=0.005, longer=usual)
+    assert compared.compare(*map(read, runs)).verdict.endswith(": backward, rank 1")
+
+
+def test_a_rank_that_is_slower_than_the_other_is_no_pace_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no phase can be told from its noise: all phases of all ranks are not alike then."""
+    monkeypatch.setattr(compared, "_phases", lambda *runs: [])
+    assert pair(longer={(1, "forward"): 12.0}, torch="2.15.0").verdict.endswith(": forward, rank 1, since torch 2.15.0")
+    assert ": all phases alike, since" in pair(pace=1.2, torch="2.15.0", created_at_ns=1).verdict
+    fault = {"environment": {"DDPTOP_INJECT": "rank=1"}, "injected": "rank 1: 15 ms more in backward in each step"}
+    assert pair(longer={(1, "forward"): 12.0}, **fault).verdict.endswith(": forward, rank 1, since other faults")
+
+
 def test_the_other_way_round_it_is_faster() -> None:
     """By the same phase."""
     slow, usual = recorded("a", longer={(rank, "backward"): 8.0 for rank in (0, 1)}), recorded("b", seed=1)
