@@ -124,6 +124,8 @@ def steady(run: Measured) -> Steady:
         beside &= ~warm & ~long
     words = {"of warm-up": warm, "with an evaluation or a checkpoint": long, "beside a pause or a hold": beside}
     left_out = [f"{plural(int(each.sum()), 'step')} {text}" for text, each in words.items() if each.any()]
+    if run.newest > count:
+        left_out.append(f"{plural(run.newest - count, 'step')} not recorded one by one")
     return Steady(known & ~warm & ~long & ~beside, left_out)
 
 

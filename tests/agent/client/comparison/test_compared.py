@@ -176,6 +176,7 @@ def test_warm_up_evaluations_and_pauses_are_left_out_and_named() -> None:
     assert found.left_out == [
         "30 steps of warm-up", "2 steps with an evaluation or a checkpoint", "2 steps beside a pause or a hold",
     ]  # fmt: skip
+    assert steady(replace_run(changed, newest=changed.newest + 7)).left_out[3:] == ["7 steps not recorded one by one"]
     assert not found.where[[0, 24, 100, 200, 300, 301]].any()
     assert found.where[[40, 99, 101, 299, 302]].all()
     assert lost(changed)["pauses"] == pytest.approx(30.0, abs=0.2)
