@@ -268,6 +268,8 @@ def _group(processes: Processes, pids: Mapping[int, int], world: int, starter: P
     )
     program, arguments = program_of((first if first.program or starter is None else starter).words)
     above = None if starter is None else starter.row.process
+    # What trains itself goes on without another training that it has started.
+    trains = above is not None and not is_sole and processes.does_backward(above.pid)
     return Group(
         {rank: processes.table[pid].process for rank, pid in sorted(pids.items())},
         {},
@@ -276,7 +278,7 @@ def _group(processes: Processes, pids: Mapping[int, int], world: int, starter: P
         starter.words if starter is not None and is_sole else (),
         program or "python",
         arguments,
-        None if is_sole else above,
+        None if is_sole or trains else above,
     )
 
 

@@ -291,6 +291,17 @@ def test_one_place_twice_is_two_groups() -> None:
     assert [(pids(each), each.marks) for each in groups.found(table)] == [({0: 100}, {}), ({0: 200}, {})]
 
 
+def test_a_training_does_not_end_with_one_that_it_has_started() -> None:
+    """It is a group of its own, and its pid means that one."""
+    table = Table().add(100, 10, ("/v/bin/python", "long.py"))
+    for rank in (0, 1):
+        table.add(101 + rank, 100, ("/v/bin/python", "evaluate.py"), torch_environment(rank))
+    assert one(table).starter == Process(100, 100.0)
+    table.backward = {100}
+    assert [(pids(each), each.starter) for each in groups.found(table)] == [({0: 100}, None), ({0: 101, 1: 102}, None)]
+    assert list(map(pids, groups.of_process(table, 100))) == [{0: 100}]
+
+
 def test_the_torchrun_of_a_pod_is_the_launcher() -> None:
     """A pod has its own RANK in the environment of its torchrun, which may be that of one of the ranks below."""
     table = Table().add(100, 10, TORCHRUN, {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "m"})
