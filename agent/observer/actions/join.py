@@ -86,7 +86,6 @@ def _try_to_join(action: Action, run: Run, members: Mapping[int, Member]) -> Tur
         _folder("ddptop.agent"),
         {name: _folder(name) for name in _LIBRARIES},
         VERSION,
-        str(directory.path),
         {str(each.process.pid): rank for rank, each in members.items()},
     )
     try:

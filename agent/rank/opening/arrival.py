@@ -10,6 +10,7 @@ import _thread
 import importlib.util
 import json
 import os
+import pathlib
 import sys
 import time
 import types
@@ -42,7 +43,7 @@ def _join(path: str) -> None:
         _bring_all(wanted)
         from ddptop.agent.rank.opening import joining
 
-        joining.start(wanted["directory"], os.path.dirname(path), rank)
+        joining.Joining(pathlib.Path(path).parent, rank).run()
     except Exception as error:
         # Else the request is gone, or that of other processes.
         if rank is not None:

@@ -34,18 +34,12 @@ _TELL_S: Final = 0.1
 _FSDP: Final = "torch.distributed.fsdp"
 
 
-def start(directory: str, request: str, rank: int) -> None:
-    """Begin to count the ends of steps, in a thread of its own that ends once the rank has joined, or does not."""
-    joining = Joining(RunDir(Path(directory)), Path(request), rank)
-    threading.Thread(target=joining.run, name="ddptop-join", daemon=True).start()
-
-
 class Joining:
     """The way of one rank into a run."""
 
-    def __init__(self, directory: RunDir, request: Path, rank: int) -> None:
+    def __init__(self, request: Path, rank: int) -> None:
         """Prepare: the torch of this process is wholly imported; `request` is the folder of the request."""
-        self._directory = directory
+        self._directory = RunDir(joins.run_of(request))
         self._request = request
         self._rank = rank
         self._lock = threading.Lock()

@@ -36,8 +36,6 @@ class Request(msgspec.Struct, frozen=True):
     libraries: dict[str, str]
     """By name, the folders of the packages that it needs, for ranks that have none of their own."""
     version: str
-    directory: str
-    """Of the run."""
     ranks: dict[str, int]
     """By pid."""
 
@@ -76,6 +74,11 @@ def begin(run: Path, request: Request) -> Path:
     private.write(folder / SCRIPT, script.encode())
     private.replace(folder / REQUEST, msgspec.json.encode(request))
     return folder
+
+
+def run_of(folder: Path) -> Path:
+    """Return the directory of the run that a request is for."""
+    return folder.parent.parent
 
 
 def forget(run: Path) -> None:

@@ -221,7 +221,7 @@ def test_the_script_of_a_request_that_was_taken_back_does_nothing(
     run = new_run().path
     monkeypatch.setattr(arrival, "_wait_for_torch", came.append)
     made = [
-        joins.begin(run, joins.Request(until, "", {}, "", "", {str(os.getpid()): 0}))
+        joins.begin(run, joins.Request(until, "", {}, "", {str(os.getpid()): 0}))
         for until in (time.monotonic() + 60, time.monotonic() - 60, time.monotonic() + 60)
     ]
     for folder in made:
