@@ -16,6 +16,7 @@ from support.fakes.relay import relayed
 from support.harness import until
 
 from ddptop.agent import wire
+from ddptop.agent.observer.hosts.role import LinkedHosts
 from ddptop.agent.observer.relay import frames as frames_module
 from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.record import recording
@@ -164,6 +165,30 @@ def test_no_frame_is_made_while_nobody_looks_on(
         until(lambda: look.heard(), "a frame of the one rank that is subscribed to")
         assert made
         assert {topic for topic, _ in look.heard()} == {b"rank/00001"}
+
+
+def test_the_state_of_a_rank_here_is_news_for_the_observer_of_another_host(
+    new_run: Callable[..., RunDir], looker: Callable[..., Looker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of the ranks here come at once with it, and not with the next frame."""
+    monkeypatch.setattr(LinkedHosts, "own_ranks", property(lambda _: [0]))
+    directory = new_run(world=2)
+    with ranks(directory, 2) as group, relayed(directory):
+        met(group)
+        look = looker(directory, wire.TOPIC_RANKS)
+
+        def is_shown(state: str) -> bool:
+            rows = [each for _, each in look.heard() if isinstance(each, wire.Rows)]
+            return bool(rows) and [(each.rank, each.state) for each in rows[-1].ranks] == [(0, state)]
+
+        until(lambda: is_shown("running"), "rows of the ranks here alone")
+        for name in ("UNWATCHED_S", "EVERY_S", "SOON_S"):
+            monkeypatch.setattr(frames_module, name, 1e6)
+        told = len(look.heard())
+        until(lambda: len(look.heard()) > told, "the row that was due already")
+        held = msgspec.structs.replace(beat(0, 2), state="paused", held_at_ns=1)
+        group[0].publish(wire.TOPIC_BEAT, held)
+        until(lambda: is_shown("paused"), "its new state")
 
 
 @pytest.mark.parametrize("world", [2, 300])
