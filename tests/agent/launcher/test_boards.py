@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.agent.launcher.boards import board_of
+from ddptop.agent.launcher.boards import board_of, boards
 
 WHOLE = "GPU-6f3a7e9e-0000-1111-2222-333344445555"
 PART = "MIG-0a1b2c3d-0000-1111-2222-333344445555"
@@ -50,6 +50,17 @@ class Driver(ModuleType):
         if handle not in self.memory:
             raise self.NVMLError("no permission")
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.memory[handle]]
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        return (WHOLE, SECOND)[index]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:  # noqa: N802
+        if handle == SECOND:
+            raise self.NVMLError("lost")
+        return SimpleNamespace(used=8 << 30, total=80 << 30)
 
 
 @pytest.fixture
@@ -105,3 +116,12 @@ def test_without_a_driver_there_are_no_numbers(driver):
     driver.has_driver = False
     board = board_of(WHOLE.removeprefix("GPU-"), 0, {})
     assert (board.load, board.memory_of(77)) == (None, None)
+
+
+def test_all_devices_are_those_of_the_driver(driver):
+    """In its order, each with its own numbers, as far as it says them; none without a driver."""
+    whole, second = boards.__wrapped__()
+    assert (whole.load, whole.memory, whole.memory_of(77)) == (70, (8 << 30, 80 << 30), 3 << 30)
+    assert (second.load, second.memory, second.memory_of(77)) == (30, (None, None), None)
+    driver.has_driver = False
+    assert boards.__wrapped__() == ()

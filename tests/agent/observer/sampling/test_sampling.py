@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from support.harness import WAITING, started, until
 
 from ddptop.agent import wire
 from ddptop.agent.observer.inspection import dumps
+from ddptop.agent.observer.sampling import sampling
 from ddptop.agent.observer.sampling.sampling import Sampling
 from ddptop.agent.run import identity
 from ddptop.agent.run.records import Member, Run
@@ -100,6 +102,26 @@ def test_a_rank_is_told_of_as_if_it_had_published(bench: Bench, spy: Callable[[s
     assert {line.where for line in last.lines} == {"train.py:28 main"}
     assert (last.log_step, last.log_loss) == (7, 2.5)
     assert last.cost_percent > 0
+
+
+def test_of_a_rank_on_a_device_the_numbers_of_that_are_told(
+    bench: Bench, spy: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the driver, of the board that knows its process; and its main thread waits for nobody in a backward pass."""
+    spy(prints(f"{TRAIN};backward ({TORCH}/autograd/__init__.py:395) 12"))
+    with started(*WAITING) as process:
+        boards = [
+            SimpleNamespace(memory_of=lambda pid: None),
+            SimpleNamespace(memory_of={process.pid: 3 << 30}.get, memory=(5 << 30, 80 << 30), load=70.0),
+        ]
+        monkeypatch.setattr(sampling, "boards", lambda: boards)
+        monkeypatch.setattr(sampling, "_uses_device", lambda _: True)
+        bench.made.follow(member(process))
+        until(lambda: bench.sampled(), "looks")
+        beat = next(each for each in bench.told if isinstance(each, wire.Beat))
+    assert (beat.device, beat.memory_bytes, beat.memory_total_bytes) == ("cuda:1", 3 << 30, 80 << 30)
+    assert beat.device_percent == 70
+    assert bench.sampled()[-1].shares == {"backward": 1}
 
 
 def test_a_rank_that_does_not_move_is_known_since_its_first_look(bench: Bench, spy: Callable[[str], None]) -> None:
