@@ -10,9 +10,9 @@ from typing import Any
 class Board:
     """A device, or a part of one (MIG), whose load is not known. What cannot be read once is not asked for again."""
 
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        """Read nothing yet; both are None where NVML does not know it."""
-        self.nvml, self.handle = nvml, handle
+    def __init__(self, nvml: Any, handle: Any, uuid: str = "") -> None:
+        """Read nothing yet; library and handle are None where NVML does not know it."""
+        self.nvml, self.handle, self.uuid = nvml, handle, uuid
         self._tells_load = self._tells_memory = handle is not None
 
     @property
@@ -74,7 +74,8 @@ def boards() -> tuple[Board, ...]:
     if nvml is None:
         return ()
     try:
-        return tuple(Board(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount()))
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return tuple(Board(nvml, handle, nvml.nvmlDeviceGetUUID(handle)) for handle in handles)
     except nvml.NVMLError:
         return ()
 

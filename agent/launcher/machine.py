@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
+from ddptop.agent.launcher.boards import boards
 from ddptop.agent.text import plural
 
 BACKEND_VARIABLE: Final = "DDPTOP_BACKEND"
@@ -34,21 +35,7 @@ class Placement:
 
 def gpus() -> int:
     """Return the number of GPUs that a CUDA program would see in this environment."""
-    # Here, because the dashboard imports this module, and asks only where somebody launches a run.
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return 0
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        names = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
-    except pynvml.NVMLError:
-        return 0
-    finally:
-        pynvml.nvmlShutdown()
-    return visible(names, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return visible([board.uuid for board in boards()], os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def visible(names: list[str], mask: str | None) -> int:

@@ -57,6 +57,9 @@ class Driver(ModuleType):
     def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
         return (WHOLE, SECOND)[index]
 
+    def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
+        return handle
+
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:  # noqa: N802
         if handle == SECOND:
             raise self.NVMLError("lost")
@@ -121,6 +124,7 @@ def test_without_a_driver_there_are_no_numbers(driver):
 def test_all_devices_are_those_of_the_driver(driver):
     """In its order, each with its own numbers, as far as it says them; none without a driver."""
     whole, second = boards.__wrapped__()
+    assert (whole.uuid, second.uuid) == (WHOLE, SECOND)
     assert (whole.load, whole.memory, whole.memory_of(77)) == (70, (8 << 30, 80 << 30), 3 << 30)
     assert (second.load, second.memory, second.memory_of(77)) == (30, (None, None), None)
     driver.has_driver = False
