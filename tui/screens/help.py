@@ -75,7 +75,7 @@ _WORDS: Final = (
     ("clipped", "outliers are out of the plot's range"),
     ("rss, mem", "resident memory of the process; memory on the device"),
     ("cpu", "percent of one core, data workers included"),
-    ("not prepared", "started without ddptop, and seen from outside"),
+    ("unprepared", "started without ddptop, and seen from outside"),
     ("pause", "all ranks hold at the same step and can go on"),
     ("freeze", "SIGSTOP to all ranks, wherever they are"),
     ("stop", "the run ends at a step, after a checkpoint"),

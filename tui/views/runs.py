@@ -398,7 +398,7 @@ def _progress(line: RunLine) -> str:
 
 def _remark(line: RunLine, ink: Ink) -> Row:
     if line.unprepared and not line.remark:
-        return [Segment("not prepared", ink["label"])]
+        return [Segment("unprepared", ink["label"])]
     return [Segment(f"◀ {line.remark}" if line.remark else "", ink["bold rank-slow"])]
 
 

@@ -79,7 +79,7 @@ def test_a_group_that_nobody_prepared_is_a_line(folder: Path, fleet: Runs, monke
     monkeypatch.setattr(unprepared, "found", lambda: [group])
     (line,) = fleet.listing(None).lines
     assert (line.run, line.run_id, line.state, line.unmet) == (group.name, group.run_id, "running", True)
-    assert "not prepared" in "".join(segment.text for row in _narrow(line, 80, INK) for segment in row)
+    assert "unprepared" in "".join(segment.text for row in _narrow(line, 80, INK) for segment in row)
     assert not (folder / group.name).exists()
     rundir.create(replace_in(run_of(group), state="finished", ended_at_ns=1))
     assert [(each.run, each.unmet) for each in fleet.listing(None).lines] == [(group.name, False)]
