@@ -24,6 +24,7 @@ from ddptop.tui.control.actions import Offers, to_save
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine, line_of
 from ddptop.tui.link.source import Busy, Cancelled, Control, Hung, Refused, Unholdable, Unsavable
+from ddptop.tui.model.sentences import can_be_joined
 from ddptop.tui.screens.dialogs.question import (
     ANEW,
     FREEZE,
@@ -187,6 +188,8 @@ class Acting:
             if other := offers.remedy(action):
                 place = name.partition(".")[0]
                 reason += f"; {keys[f'{place}.{other}']} {other}s it"
+            elif isinstance(run, Frame) and can_be_joined(run) and offers._replace(known_by="joined").has(action):
+                reason += f"; {keys['run.join']} has one join them"
         text = f"{keys[name]} does nothing: {reason}"
         said, until = self._explained
         if said != text or time.monotonic() > until:

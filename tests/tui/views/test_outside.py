@@ -127,3 +127,15 @@ def test_status_and_lines_say_the_same() -> None:
     assert (made["step"], made["ranks"][0]["step"], made["ranks"][0]["phases_ms"]["wait"]) == (None, None, None)
     assert made["ranks"][1]["by_looks"]["shares"]["forward"] == 0.57
     assert made["ranks"][1]["by_looks"]["errors"]["forward"] == 0.034
+
+
+async def test_a_key_that_takes_an_agent_says_what_there_is_without_one() -> None:
+    """A freeze in the place of a pause; and where the Python of the ranks allows it, the key that has one join."""
+    joinable = outside_frame(ranks=tuple(outside_rank(rank, python_version="3.14") for rank in range(2)))
+    for frame, more in ((outside_frame(), ""), (joinable, "; J has one join them")):
+        app = still_app(frame)
+        async with app.run_test(size=(120, 40), notifications=True) as pilot:
+            await pilot.press("M", "space")
+            said = [each.message for each in app._notifications]
+        none = "does nothing: nobody prepared this job, so no agent in its ranks can do that"
+        assert said == [f"M {none}{more}", f"space {none}; F freezes it"]
