@@ -78,6 +78,9 @@ class Parser(argparse.ArgumentParser):
     more: Callable[[Sequence[str]], str] | None = None
     """Says of the words of the line what to do with those that this verb does not know."""
 
+    _apart: bool = False
+    """True while options and arguments are read one after the other."""
+
     lenient: bool = False
     """True for a line that is half typed: an unknown option is taken for the nearest."""
 
@@ -94,7 +97,12 @@ class Parser(argparse.ArgumentParser):
             near = self._nearest(name)
             self.error(f"unknown option {name}" + (f" (did you mean {near}?)" if near else self._advice(given)))
         found, left = super().parse_known_args(given, namespace)
-        if left and self._subparsers is None:
+        if left and self._subparsers is None and not self._apart:
+            # Until Python 3.12 an option before it hides an argument that may be left out: `compare A --json B`.
+            self._apart = True
+            found, left = self.parse_known_intermixed_args(given, namespace)
+            self._apart = False
+        if left and self._subparsers is None and not self._apart:
             self.error(f"unexpected argument {left[0]!r}{self._advice(given)}")
         return found, left
 

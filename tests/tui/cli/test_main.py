@@ -171,6 +171,15 @@ def test_help_of_a_verb_has_a_sentence_an_example_and_the_exit_codes(verb: str) 
     assert all(len(line) <= 78 for line in (parser.epilog or "").splitlines())
 
 
+@pytest.mark.parametrize(
+    ("words", "name"), [("compare a --json b", "other"), ("gate a --junit x.xml b", "file"), ("keep a b", "name")]
+)
+def test_what_may_be_left_out_is_taken_behind_an_option(words: str, name: str) -> None:
+    """As Python's own reader does from 3.13 on."""
+    options = _parser(words.split()[0]).parse_args(words.split())
+    assert (options.run, str(getattr(options, name))) == ("a", "b")
+
+
 @pytest.mark.parametrize("verb", FAMILIES)
 def test_no_option_is_unknown_that_argparse_knows(verb: str) -> None:
     """In full, with `=` and a value, and beside a negative number; one that is cut short is unknown to both."""
