@@ -148,7 +148,7 @@ IN_WORDS: Final = {
     "forward": "forward pass",
     "backward": "backward pass",
     "optimizer": "optimizer step",
-    "other": "code outside of the phases (before the forward pass, logging, evaluation)",
+    "other": "other code (before the forward pass, logging, evaluation)",
 }
 _NO_BACKWARD: Final = "outside of data loading and optimizer step (no backward pass is seen)"
 """The words for `other` where no rank has called `backward`: its forward and backward pass, if any, are in there."""
