@@ -98,54 +98,45 @@ class _Run:
     """One run, and its usual steps."""
 
     def __init__(self, run: Measured) -> None:
-        self.run, self.steady = run, steady(run)
-        self.world = run.world
-
-    @property
-    def count(self) -> int:
-        return int(self.steady.where.sum())
+        self.run, self.world = run, run.world
+        self.where, self.left_out = steady(run)
+        self.count = int(self.where.sum())
 
     @property
     def is_cut(self) -> bool:
         """True where the first steps of the run are not known one by one."""
         return bool(len(self.run.steps)) and int(self.run.steps[0]) > 1
 
-    def series(self, name: str) -> Floats:
-        """Return a number of the usual steps, the mean over ranks, where it is known."""
-        found = self.run.of(name)[self.steady.where]
-        return found[np.isfinite(found)]
+    def mean(self, name: str) -> Floats:
+        """Return a number of the usual steps, the mean over ranks."""
+        return self.run.of(name)[self.where]
 
     def by_rank(self, name: str) -> Floats:
         """Return a number of the usual steps that all ranks know: (ranks, steps)."""
+        table = self._table(name)
+        return table[:, np.isfinite(table).all(axis=0)]
+
+    def _table(self, name: str) -> Floats:
         table = self.run.values.get(name)
-        if table is None:
-            return np.empty((self.world, 0))
-        found = table[:, self.steady.where]
-        return found[:, np.isfinite(found).all(axis=0)]
+        return np.empty((self.world, 0)) if table is None else table[:, self.where]
 
     def gap(self, name: str) -> str:
         """Return which rank knows few of the numbers that others know, in words; empty where none does."""
-        table = self.run.values.get(name)
-        if table is None or not table.size:
-            return ""
-        known = np.isfinite(table[:, self.steady.where]).sum(axis=1)
+        known = np.isfinite(self._table(name)).sum(axis=1)
         few = int(np.argmin(known))
         return f"rank {few} of {self.run.name} lacks {name} numbers" if known[few] < _KNOWN * known.max() else ""
 
     def estimate(self, name: str, statistic: Statistic, scale: float = 1.0) -> Estimate | None:
-        return _estimate(self.series(name) * scale, statistic)
+        return _estimate(self.mean(name) * scale, statistic)
 
     def beside(self, phase: str, others: Sequence[str]) -> Estimate | None:
         """Return the time of a phase as a part of others of the same step: what slows the machine slows both."""
-        mine, *rest = (self.run.of(name)[self.steady.where] for name in (phase, *others))
-        together = np.nansum(np.array(rest), axis=0)
-        where = np.isfinite(mine) & (together > 0)
-        return _estimate(mine[where] / together[where], middle)
+        together = np.nansum([self.mean(name) for name in others], axis=0)
+        return _estimate(self.mean(phase) / np.where(together > 0, together, np.nan), middle)
 
     def own(self) -> Estimate | None:
         """Return the time of a step without waiting."""
-        own = self.run.of("step")[self.steady.where] - np.nan_to_num(self.run.of("wait")[self.steady.where])
-        return _estimate(own[np.isfinite(own)], middle)
+        return _estimate(self.mean("step") - np.nan_to_num(self.mean("wait")), middle)
 
     def fullest(self) -> Estimate | None:
         """Return the memory of the rank that has most; of the second half, once it has what it needs."""
@@ -165,7 +156,8 @@ class _Run:
 
 
 def _estimate(series: Floats, statistic: Statistic) -> Estimate | None:
-    return stats.estimate(series, statistic) if len(series) > 1 else None
+    known = series[np.isfinite(series)]
+    return stats.estimate(known, statistic) if len(known) > 1 else None
 
 
 def loss_at(run: Measured, step: float) -> Estimate | None:
@@ -181,8 +173,7 @@ def loss_at(run: Measured, step: float) -> Estimate | None:
     if step - curve.steps[last] > max(_WINDOW * step, _GAP * float(np.median(near)) if len(near) else 0.0):
         return None
     first = min(int(np.searchsorted(curve.steps, step * (1 - _WINDOW))), last + 1 - _LEAST_WINDOW)
-    found = curve.mean[max(0, first) : last + 1]
-    return _estimate(found[np.isfinite(found)], middle)
+    return _estimate(curve.mean[max(0, first) : last + 1], middle)
 
 
 def compare(first: Measured, second: Measured, *, anyway: bool = False) -> Comparison:
@@ -196,7 +187,7 @@ def compare(first: Measured, second: Measured, *, anyway: bool = False) -> Compa
     outcome, verdict = _verdict(one, other, differs)
     return Comparison(
         first.name, second.name, obstacle, differs,
-        [(each.run.name, each.steady.left_out) for each in (one, other)],
+        [(each.run.name, each.left_out) for each in (one, other)],
         (one.count, other.count), list(_numbers(one, other)), outcome, verdict,
     )  # fmt: skip
 
@@ -303,23 +294,27 @@ def _same(within: float) -> tuple[str, str]:
     return "same", f"no difference that the noise allows (± {within * 100:.1f} %)"
 
 
+def _grown(one: _Run, other: _Run, name: str) -> Floats | None:
+    """Return by how many ms a number of each rank has grown; None where that is not known of each."""
+    before, after = one.by_rank(name), other.by_rank(name)
+    if len(before) != len(after) or not (before.shape[1] and after.shape[1]):
+        return None
+    grown: Floats = np.median(after, axis=1) - np.median(before, axis=1)
+    return grown
+
+
 def _straggler(one: _Run, other: _Run, part: float) -> str:
     """Return the rank for which all others wait longer, or no longer, and its phase; empty where there is none."""
-    tables = {
-        name: [np.median(run.by_rank(name), axis=1) for run in (one, other) if run.by_rank(name).shape[1]]
-        for name in ("step", *PHASES)
-    }
-    apart = {name: pair[1] - pair[0] for name, pair in tables.items() if len(pair) == 2 and one.world == other.world}
+    sign = math.copysign(1.0, part)
+    apart = {name: sign * grown for name in ("step", *PHASES) if (grown := _grown(one, other, name)) is not None}
     if one.world < 2 or not {"step", "wait"} <= apart.keys():
         return ""
-    sign = math.copysign(1.0, part)
-    own = sign * (apart["step"] - apart["wait"])
+    step = apart.pop("step")
+    own = step - apart.pop("wait")
     rank = int(np.argmax(own))
-    if own[rank] - float(np.median(np.delete(own, rank))) < _MOST_OF * sign * float(np.median(apart["step"])):
+    if own[rank] - float(np.median(np.delete(own, rank))) < _MOST_OF * float(np.median(step)):
         return ""
-    own_phases = (name for name in apart if name not in ("step", "wait"))
-    phase = max(own_phases, key=lambda name: float(sign * apart[name][rank]), default="")
-    return f": {phase}, rank {rank}"
+    return f": {max(apart, key=lambda name: float(apart[name][rank]), default='')}, rank {rank}"
 
 
 def _phases(one: _Run, other: _Run, floor: float) -> list[_Phase]:
@@ -360,12 +355,8 @@ def _phases(one: _Run, other: _Run, floor: float) -> list[_Phase]:
 
 def _whose(one: _Run, other: _Run, phases: Sequence[str]) -> str:
     """Return the ranks that make the difference in some phases."""
-    grown = np.zeros(one.world)
-    for phase in phases:
-        tables = one.by_rank(phase), other.by_rank(phase)
-        if all(len(table) == one.world and table.shape[1] for table in tables):
-            grown += np.median(tables[1], axis=1) - np.median(tables[0], axis=1)
-    grown = np.abs(grown)
+    found = [each for phase in phases if (each := _grown(one, other, phase)) is not None]
+    grown = np.abs(np.sum(found, axis=0)) if found else np.zeros(one.world)
     ranks = [rank for rank, more in enumerate(grown) if more > grown.max() / 3]
     return "all ranks" if len(ranks) in (0, one.world) else ranks_in_spans(ranks)
 
