@@ -153,10 +153,8 @@ class _Webhook(Target):
             with answer:
                 raise Undelivered(f"{self.shown}: {self._said(answer)}", _after(answer)) from None
         except (OSError, http.client.HTTPException, ValueError) as problem:
-            reason = (
-                problem.reason if isinstance(problem, urllib.error.URLError) else f"{type(problem).__name__}: {problem}"
-            )
-            raise Undelivered(f"{self.shown}: {_hidden(str(reason), *self._secrets)}") from None
+            said = str(getattr(problem, "reason", problem)) or type(problem).__name__
+            raise Undelivered(f"{self.shown}: {_hidden(said, *self._secrets)}") from None
 
     def _said(self, answer: urllib.error.HTTPError) -> str:
         if 300 <= answer.code < 400:
