@@ -9,17 +9,16 @@ import csv
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from ddptop.agent.client.runs import Run
 from ddptop.agent.text import Complaint, plural
-from ddptop.agent.wire import Step
 from ddptop.agent.wire.telemetry import PHASES
 
 TOGETHER: Final = 16_384
@@ -32,49 +31,37 @@ class ExportError(Complaint):
     """An export that cannot be, and the remedy, in one line."""
 
 
-class Column(NamedTuple):
-    """One column of a table."""
-
-    name: str
-    kind: str
-    """Its type, in the words of Arrow."""
-    of: Callable[[Any], Any]
-    """Returns the value of a row; None: not known."""
+Column = tuple[str, Callable[[Any], Any]]
+"""The type of a column, in the words of Arrow, and what returns the value of a row; None: not known."""
 
 
-def _ms(field: str) -> Callable[[Any], float | None]:
-    read = attrgetter(field)
-    return lambda told: None if (found := read(told)) is None else found / 1e6
+def _times(*fields: str) -> dict[str, Column]:
+    def ms(field: str) -> Callable[[Any], float | None]:
+        read = attrgetter(field)
+        return lambda told: None if (found := read(told)) is None else found / 1e6
+
+    return {f"{field}_ms": ("float64", ms(f"{field}_ns")) for field in fields}
 
 
-def _metrics(step: Step) -> str | None:
-    return msgspec.json.encode(step.metrics).decode() if step.metrics else None
+def _plain(kind: str, *fields: str) -> dict[str, Column]:
+    return {field: (kind, attrgetter(field)) for field in fields}
 
 
-STEPS: Final = (
-    Column("end_at", "float64", lambda step: step.end_at_ns / 1e9),
-    Column("step_ms", "float64", _ms("wall_ns")),
-    *(Column(f"{phase}_ms", "float64", _ms(f"{phase}_ns")) for phase in PHASES),
-    Column("starved_ms", "float64", _ms("starved_ns")),
-    Column("loss", "float64", attrgetter("loss")),
-    Column("learning_rate", "float64", attrgetter("lr")),
-    Column("samples", "int64", attrgetter("samples")),
-    Column("tokens", "int64", attrgetter("tokens")),
-    Column("counted", "int64", attrgetter("counted")),
-    Column("metrics", "string", _metrics),
-)
-COLLECTIVES: Final = (
-    Column("op", "string", attrgetter("op")),
-    Column("group", "string", attrgetter("group")),
-    Column("entered_ms", "float64", _ms("entered_ns")),
-    Column("duration_ms", "float64", _ms("duration_ns")),
-    Column("queued_ms", "float64", _ms("queued_ns")),
-    Column("bytes", "int64", attrgetter("bytes")),
-    Column("in_flight", "int64", attrgetter("in_flight")),
-    Column("blocking", "bool", attrgetter("blocking")),
-    Column("estimated", "bool", attrgetter("estimated")),
-    Column("on_device", "bool", attrgetter("on_device")),
-)
+STEPS: Final[Mapping[str, Column]] = {
+    "end_at": ("float64", lambda step: step.end_at_ns / 1e9),
+    "step_ms": _times("wall")["wall_ms"],
+    **_times(*PHASES, "starved"),
+    **_plain("float64", "loss"),
+    "learning_rate": ("float64", attrgetter("lr")),
+    **_plain("int64", "samples", "tokens", "counted"),
+    "metrics": ("string", lambda step: msgspec.json.encode(step.metrics).decode() if step.metrics else None),
+}
+COLLECTIVES: Final[Mapping[str, Column]] = {
+    **_plain("string", "op", "group"),
+    **_times("entered", "duration", "queued"),
+    **_plain("int64", "bytes", "in_flight"),
+    **_plain("bool", "blocking", "estimated", "on_device"),
+}
 _KEYS: Final = (("rank", "int64"), ("start", "int64"), ("step", "int64"))
 """Columns that both tables begin with; `start` counts the starts of the group, from 0."""
 _NUMBER: Final = ("number", "int64")
@@ -173,8 +160,8 @@ def write(run: Run, folder: Path, kind: type[Table]) -> tuple[list[str], list[st
         ExportError: nothing is written.
     """
     columns = {
-        "steps": [*_KEYS, *((each.name, each.kind) for each in STEPS)],
-        "collectives": [*_KEYS, _NUMBER, *((each.name, each.kind) for each in COLLECTIVES)],
+        "steps": [*_KEYS, *((name, kind) for name, (kind, _) in STEPS.items())],
+        "collectives": [*_KEYS, _NUMBER, *((name, kind) for name, (kind, _) in COLLECTIVES.items())],
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -203,7 +190,7 @@ def write(run: Run, folder: Path, kind: type[Table]) -> tuple[list[str], list[st
 def _fill(run: Run, steps: Table, collectives: Table, problems: list[str]) -> tuple[int, int]:
     """Write the rows of both tables, and return the first and the last step; 0 where there is none."""
     first = last = 0
-    of_step, of_call = [each.of for each in STEPS], [each.of for each in COLLECTIVES]
+    of_step, of_call = ([value for _, value in columns.values()] for columns in (STEPS, COLLECTIVES))
     for message in run.steps(problems):
         for step in message.steps:
             keys = message.rank, message.generation, step.step
