@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ddptop.agent.client.comparison.compared import Comparison
+from ddptop.agent.client.comparison.compared import Comparison, Number
 from ddptop.agent.client.comparison.statistics import Change, Estimate
 from ddptop.tui.drawing import units
 
@@ -102,21 +102,15 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "differs": [{"name": name, "first": one, "second": other} for name, one, other in found.differs],
         "left_out": {run: list(texts) for run, texts in found.left_out},
         "steps": list(found.steps),
-        "numbers": [
-            {
-                "name": each.key,
-                "first": _side(each.first),
-                "second": _side(each.second),
-                **({"change": None, "within": None, "told": None} if each.change is None else _told(each.change)),
-                "note": each.note or None,
-            }
-            for each in found.numbers
-        ],
+        "numbers": [_number(each) for each in found.numbers],
     }
 
 
-def _told(change: Change) -> dict[str, object]:
-    return {"change": change.part, "within": change.within, "told": change.is_told}
+def _number(number: Number) -> dict[str, Any]:
+    change = number.change
+    part, within, told = (None, None, None) if change is None else (change.part, change.within, change.is_told)
+    sides = {"first": _side(number.first), "second": _side(number.second)}
+    return {"name": number.key, **sides, "change": part, "within": within, "told": told, "note": number.note or None}
 
 
 def _side(estimate: Estimate | None) -> dict[str, float] | None:
