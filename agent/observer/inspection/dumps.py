@@ -27,7 +27,7 @@ _LARGEST: Final = 16 << 20
 """Bytes of a dump at most."""
 _ERRORS: Final = 16 << 10
 _PIECE: Final = 1 << 16
-MISSING: Final = "no stacks from outside: py-spy is not installed on this host (pip install 'ddptop[stacks]')"
+MISSING: Final = "no stacks: py-spy is not installed; pip install 'ddptop[stacks]'"
 LATE: Final = "no stacks from outside: py-spy took too long; ask for a single rank"
 
 

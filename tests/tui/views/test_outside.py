@@ -91,7 +91,7 @@ def test_without_looks_their_reason_is_said_and_no_part_is_zero() -> None:
     frame = outside_frame(by_looks=NO_PY_SPY, ranks=tuple(outside_rank(rank, by_looks=NO_PY_SPY) for rank in range(2)))
     assert header(frame, 78)[2] == NO_PY_SPY.problem
     assert "0%" not in "\n".join(line for line in panel(by_looks=NO_PY_SPY) if "cpu" not in line)
-    assert NO_PY_SPY.problem in card(frame)
+    assert "\n".join(card(frame)).count(NO_PY_SPY.problem) == 1
 
 
 async def test_views_of_steps_say_why_they_are_empty() -> None:

@@ -109,6 +109,13 @@ def _table(frame: Frame, width: int | None) -> list[str]:
     return rows
 
 
+def _at(frame: Frame, rank: RankFrame) -> str:
+    """Return where a rank stands; not again what is said of all ranks."""
+    said = "" if frame.by_looks is None else frame.by_looks.problem
+    place = place_of_looks(rank.by_looks)
+    return DASH if said and place == said else place
+
+
 def _columns(frame: Frame) -> list[_Column]:
     seen = {phase for known in frame.values("phases_ms") if known for phase in known}
     seen |= {phase for looks in frame.values("by_looks") if looks for phase in looks.shares}
@@ -127,7 +134,7 @@ def _columns(frame: Frame) -> list[_Column]:
         _Column("LOSS", lambda rank: loss(rank.loss, unsure=rank.is_loss_unsure).strip(), 6),
         *([] if is_outside else [_number("step", "STEP ms", 3)]),
         *phases,
-        *([_Column("AT", lambda rank: place_of_looks(rank.by_looks), 3, left=True)] if is_outside else latencies),
+        *([_Column("AT", partial(_at, frame), 3, left=True)] if is_outside else latencies),
         _number("memory", "MEMORY", 10),
         _Column("PID", lambda rank: str(rank.pid or DASH), 12),
     ]
