@@ -265,12 +265,10 @@ class Publisher:
             self._waited = 0
             stamped = finished.popleft()
             self._taken.append(stamped)
-            try:
+            with self._session.faults.noted("measuring a step"):
                 steps.append(self._record(stamped))
                 self._session.diagnoses.profiling.settle(stamped)
                 self._session.diagnoses.looking.settle(stamped)
-            except Exception as error:
-                self._session.faults.note("measuring a step", error)
         return steps
 
     def _is_ready(self, stamped: StepStamps) -> bool:

@@ -54,10 +54,8 @@ def _install_guarded(session: Session, torch: Any) -> None:
         _hide_from_compilers,
     )
     for install in installations:
-        try:
+        with session.faults.noted(f"patching {getattr(install, 'func', install).__name__.strip('_')}"):
             install(session, torch)
-        except Exception as error:
-            session.faults.note(f"patching {getattr(install, 'func', install).__name__.strip('_')}", error)
 
 
 def _data(session: Session, torch: Any) -> None:

@@ -58,11 +58,9 @@ class Account:
         with self._lock:
             if self._over or self.written:
                 return
-            try:
+            with self._faults.noted("saying in the run directory that the rank is there"):
                 self._write(self._member)
                 self.written = True
-            except Exception as problem:
-                self._faults.note("saying in the run directory that the rank is there", problem)
 
     def recount(self, generation: int) -> None:
         """Write the record again, of another start of the group; what is not written now is repeated by `begin`."""
@@ -81,10 +79,8 @@ class Account:
         """Write the record that the rank had before its agent came, which leaves."""
         with self._lock:
             self._over = True
-            try:
+            with self._faults.noted("saying in the run directory that the agent has left"):
                 self._write(before)
-            except Exception as problem:
-                self._faults.note("saying in the run directory that the agent has left", problem)
 
     def end(
         self,

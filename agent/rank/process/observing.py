@@ -32,11 +32,9 @@ def ensure(directory: RunDir, generation: int, faults: Faults) -> None:
         faults: receives a failure.
     """
     thread = threading.Thread(target=_start, args=(directory, generation, faults), name="ddptop-observer", daemon=True)
-    try:
+    with faults.noted("starting the run's observer"):  # no more threads
         thread.start()
         thread.join(_PATIENCE_S)
-    except Exception as error:  # no more threads
-        faults.note("starting the run's observer", error)
 
 
 def renew(directory: RunDir, **changes: object) -> None:
@@ -59,7 +57,7 @@ def replace_lost(directory: RunDir, faults: Faults) -> None:
     had to leave has taken its sockets with it, and is not replaced.  For some 30 ms the start has a child of this
     process, as above.
     """
-    try:
+    with faults.noted("replacing the run's observer"):  # the training goes on, whatever the error is
         if not os.path.exists(directory.address("observer", "pub").removeprefix("ipc://")):
             return
         run = directory.read()
@@ -67,17 +65,13 @@ def replace_lost(directory: RunDir, faults: Faults) -> None:
             return
         if detached.is_due(directory):
             detached.start(directory).wait()
-    except Exception as error:  # the training goes on, whatever the error is
-        faults.note("replacing the run's observer", error)
 
 
 def _start(directory: RunDir, generation: int, faults: Faults) -> None:
-    try:
+    with faults.noted("starting the run's observer"):  # the training goes on, whatever the error is
         run = directory.read()
         # The first generation of a launched run was started by its observer.
         if run.state in ENDED or may_live(run.observer) or (run.launched and not generation):
             return
         if detached.is_due(directory):
             detached.start(directory).wait()
-    except Exception as error:  # the training goes on, whatever the error is
-        faults.note("starting the run's observer", error)

@@ -136,10 +136,8 @@ class Participant:
             self._tell_event(f"the hosts of this run are not linked: {why}", "warning")
 
     def _write(self, record: Rendezvous) -> None:
-        try:
+        with self._faults.noted("writing down how the hosts meet"):
             hosts.write_rendezvous(self._directory.path, record)
-        except Exception as error:
-            self._faults.note("writing down how the hosts meet", error)
 
 
 def _place_of(store: Any) -> tuple[str, int] | None:

@@ -99,14 +99,12 @@ class Rank:
         # A forked data worker has a copy of the session, and ends before its rank.
         if session is None or session.owner != os.getpid():
             return
-        try:
+        with session.faults.noted("telling how the process ended"):
             flush()
             if failure is None:
                 session.close(code, f"SystemExit: {code}" if code else None, None, left)
             else:
                 session.close(code, *ending.texts(failure, failure.__traceback__), failure.__traceback__)
-        except Exception as error:
-            session.faults.note("telling how the process ended", error)
 
 
 def watch() -> None:

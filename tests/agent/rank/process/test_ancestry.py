@@ -10,6 +10,7 @@ import pytest
 from support.harness import WAITING, started
 
 from ddptop.agent.launcher import launcher
+from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.process import ancestry
 from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import identify
@@ -175,7 +176,7 @@ def test_a_process_of_multiprocessing_tells_its_exit_code() -> None:
     closed: list[object] = []
 
     class Session:
-        owner = os.getpid()
+        owner, faults = os.getpid(), Faults()
 
         def close(self, *told: object) -> None:
             closed.append(told[0])
