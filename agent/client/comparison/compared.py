@@ -34,7 +34,8 @@ _SURELY: Final = 1.2
 _LEAST_PART: Final = 0.01
 """Part of a step by which a phase has to differ."""
 _AGREES: Final = 0.5
-"""Part of its change, as compared with the others together, that a phase has as compared with most of them."""
+"""Part of its change, as compared with the others together, that a phase has as compared with most of them, and by
+itself."""
 _EXPLAIN: Final = frozenset({"hosts", "device", "backend", "torch", "python", "batch", "variables", "faults", "world"})
 """Circumstances that may change all phases alike, beside the load of the machine."""
 _WAITING: Final = 2.0
@@ -342,9 +343,9 @@ def _phases(one: _Run, other: _Run, floor: float) -> list[_Phase]:
                 continue
             part, within = (each * parts[name] for each in beside)
             is_told = abs(part) > max(_SURELY * within, _LEAST_PART, floor)
-            # What is left beside a long phase may be so short that its own noise seems to be a pace.
-            is_left = bool(found) and (ratios[name] - 1) * parts[name] / part <= _AGREES
-            if is_told and apart[name] / part > _AGREES and not is_left:
+            # What is beside a long phase may be so short that its own noise seems to be a pace.
+            itself = (ratios[name] - 1) * parts[name]
+            if is_told and min(apart[name] / part, itself / part) > _AGREES:
                 found.append(_Phase(name, part, _SURELY * within))
                 break
         else:
@@ -368,7 +369,7 @@ def _since(differs: Sequence[tuple[str, str, str]]) -> str:
     if len(differs) > 1:
         return f"; {', '.join(name for name, _, _ in differs)} differ"
     ((name, _, after),) = differs
-    return f", since {name} {after}" if len(after) <= 40 else f", since other {name}"
+    return f", since {name} {after}" if len(after) <= 40 and after != facts.UNKNOWN else f", since other {name}"
 
 
 def against(runs: Sequence[Measured], run: Measured) -> Comparison:

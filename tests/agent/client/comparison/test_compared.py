@@ -20,6 +20,9 @@ from ddptop.agent.record.recording import INSERT_EVENT, open_file
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
 
+MOSTLY_OTHER = {"data": -9.5, "forward": -23.5, "backward": -43.5, "optimizer": -9.8, "other": 28.0}
+"""Milliseconds of each phase more than usual, in a step that is mostly code between the phases."""
+
 
 def read(directory: RunDir) -> Measured:
     """Read a run through the client."""
@@ -61,11 +64,22 @@ def test_a_phase_that_takes_longer_is_found_and_named(longer: dict[tuple[int, st
 
 def test_a_phase_that_stays_is_not_named_beside_one_that_changes() -> None:
     """Also where it makes up nearly all of the step, and what is beside it is a little faster."""
-    short = {"data": -9.5, "forward": -23.5, "backward": -43.5, "optimizer": -9.8, "other": 28.0}
-    usual = {(rank, phase): ms for rank in (0, 1) for phase, ms in short.items()}
+    usual = {(rank, phase): ms for rank in (0, 1) for phase, ms in MOSTLY_OTHER.items()}
     slow = {**usual, (1, "backward"): -28.5, (0, "forward"): -24.1, (1, "forward"): -24.1}
     runs = recorded("a", seed=2, noise=0.005, longer=slow), recorded("b", seed=1, noise=0.005, longer=usual)
     assert compared.compare(*map(read, runs)).verdict.endswith(": backward, rank 1")
+
+
+def test_short_phases_are_no_pace_of_a_long_one() -> None:
+    """Where both have changed alike beside it, they are named, whichever run comes first."""
+    usual = {(rank, phase): ms for rank in (0, 1) for phase, ms in MOSTLY_OTHER.items()}
+    less = {each: ms - 0.45 if each[1] in ("forward", "backward") else ms for each, ms in usual.items()}
+    runs = [recorded(name, 200, seed=seed, noise=0.004, longer=longer)
+            for name, seed, longer in (("a", 1, usual), ("b", 11, less))]  # fmt: skip
+    one, other = map(read, runs)
+    for first, second, outcome in ((one, other, "faster"), (other, one, "slower")):
+        found = compared.compare(first, second)
+        assert (found.outcome, "backward and forward, all ranks" in found.verdict) == (outcome, True)
 
 
 def test_a_rank_that_is_slower_than_the_other_is_no_pace_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
