@@ -231,6 +231,8 @@ async def test_another_theme_says_how_to_keep_it() -> None:
         await pilot.press("t")
         (said,) = app._notifications
         assert 'theme = "light" in [look] of ' in said.message
+        # As Textual's markup, the section would be a style that is not seen.
+        assert not said.markup
         await pilot.press("t")
         assert list(app._notifications) == [said]
 

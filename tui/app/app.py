@@ -547,7 +547,8 @@ class DdptopApp(App[None]):
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
         name = next(name for name, theme in THEME_NAMES.items() if theme == self.theme)
         if name != self.settings.look.theme:
-            self.notify(f'until you leave; theme = "{name}" in [look] of {path()} keeps them', title=f"{name} colors")
+            text = f'until you leave; theme = "{name}" in [look] of {path()} keeps them'
+            self.notify(text, title=f"{name} colors", markup=False)
 
     def action_suspend(self) -> None:
         """Give the terminal back to the shell until it continues us."""
