@@ -1,13 +1,13 @@
 """The files by which ranks that run already join a run: one request by the observer, an answer of each rank, the step.
 
 They lie in a folder of their own for each request, and only as long as ranks may join by it.  A rank whose request is
-gone, or too old, does not join: it may come out of native code hours later, when nobody expects it.
+gone, or too old, does not join: it may come out of native code hours later, when nobody expects it.  It runs the script
+then, which stays for that: Python prints a traceback into the output of the training where it finds none.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -82,8 +82,10 @@ def run_of(folder: Path) -> Path:
 
 
 def forget(run: Path) -> None:
-    """Take the request back: no rank joins from now on that has not begun to."""
-    shutil.rmtree(marks.owned_folder(run / FOLDER), ignore_errors=True)
+    """Take all requests back: no rank joins from now on that has not begun to."""
+    for each in marks.owned_folder(run / FOLDER).glob("*/*"):
+        if each.name != SCRIPT:
+            each.unlink(missing_ok=True)
 
 
 def answers(folder: Path, ranks: list[int]) -> dict[int, Answer]:

@@ -182,7 +182,7 @@ def test_one_rank_that_cannot_be_asked_keeps_all_from_joining(variable: str, num
         with pytest.raises(Refused, match=f"^rank 0 .*{said}"):
             done(turns)
         assert identity.is_stopped(who) == (number == signal.SIGSTOP)
-        assert not (directory.path / "join").exists()
+        assert not list(directory.path.glob("join/*/request.json"))
 
 
 class Deaf:
@@ -216,20 +216,29 @@ def test_a_rank_whose_agent_cannot_be_heard_is_as_before(
 def test_the_script_of_a_request_that_was_taken_back_does_nothing(
     new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank may run it when the next request is there: it comes for that one by its own script alone, and once."""
+    """A rank may run it when the next request is there: it comes for that one by its own script alone, and once.
+
+    The script is still there: Python would print into the output of the training that it is not.
+    """
     came: list[str] = []
     run = new_run().path
     monkeypatch.setattr(arrival, "_wait_for_torch", came.append)
+    package = str(Path(arrival.__file__).parents[2])
     made = [
-        joins.begin(run, joins.Request(until, "", {}, "", {str(os.getpid()): 0}))
+        joins.begin(run, joins.Request(until, package, {}, "", {str(os.getpid()): 0}))
         for until in (time.monotonic() + 60, time.monotonic() - 60, time.monotonic() + 60)
     ]
     for folder in made:
         # What it needs to go on is not in the request, which is refused behind that.
         arrival._join(str(folder / joins.REQUEST))
     assert came == [str(made[-1] / joins.REQUEST)]
-    assert [path.parent for path in run.glob("join/*/*")] == [made[-1]] * 3
     assert joins.answers(made[-1], [0])[0].state == "refused"
+    joins.forget(run)
+    assert sorted(run.glob("join/*/*")) == sorted(folder / joins.SCRIPT for folder in made)
+    arrived: dict[str, Any] = {}
+    exec((made[0] / joins.SCRIPT).read_text(), arrived)
+    assert "_names" in arrived
+    assert len(came) == 1
 
 
 def test_a_refusal_is_known_without_an_exit_status() -> None:
