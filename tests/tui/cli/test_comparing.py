@@ -141,7 +141,7 @@ def test_a_packed_run_is_looked_at_like_any_other(ddptop: Ddptop, tmp_path: Path
     """By its name or its file; of a file nothing is left behind when the verb ends."""
     recorded("a", steps=80)
     assert ddptop("keep", "a", "best")[0] == 0
-    assert ddptop("pack", "best", "x.ddptop")[0] == 0
+    assert ddptop("pack", "best", "x.ddptop")[:2] == (0, "x.ddptop\n")
     for name in ("best", "x.ddptop", str(tmp_path / "x.ddptop")):
         assert ddptop("status", name)[0] == 0
         assert "finished" in ddptop("report", name)[1]
