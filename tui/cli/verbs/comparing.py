@@ -157,7 +157,7 @@ def _keep(options: argparse.Namespace) -> int:
     with kept.meant(options.run) as run:
         if options.verb == "pack":
             kept.write(run, options.file)
-    print(options.file)
+            print(options.file)
         elif options.verb == "baseline":
             print(f"{options.name} is {run.name} now: {kept.keep(run, options.name, kept.BASELINE)}")
         else:
