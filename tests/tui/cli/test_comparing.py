@@ -53,6 +53,7 @@ def test_a_run_passes_a_gate_against_a_baseline_and_a_slower_one_does_not(ddptop
     assert "REGRESSION   step" in output
     assert "slow is slower by" in output
     assert ": backward, all ranks" in output
+    assert "against nightly, limit 5 %" in output
     assert (tmp_path / "x.xml").read_text().count("<failure") == 1
     (tmp_path / "gate.toml").write_text('against = "nightly"\nstep = "5%"\n')
     code, output, _ = ddptop("gate", "dead", "gate.toml")
@@ -161,7 +162,7 @@ def test_a_page_has_the_comparison_with_a_baseline(ddptop: Ddptop, tmp_path: Pat
     assert code == 0, errors
     page = (tmp_path / "page.html").read_text()
     assert "slow is slower by" in page
-    assert "Compared with" in page
+    assert "Compared with nightly" in page
     (tmp_path / "page.html").unlink()
     for words, said in (("--html", "page.html", "--against", "none"), "such run"), (("--against", "nightly"), "--html"):
         code, _, errors = ddptop("report", "slow", *words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -227,9 +228,9 @@ def judge(name: str | Run, limits: Limits, *, junit: Path | None = None, markdow
 
 
 def beside(run: Run, name: str, measured: Measured | None = None, *, anyway: bool = False) -> Comparison:
-    """Return a run compared with another one, that of a baseline before all others of that name."""
+    """Return a run compared with another one, under its name here: that of a baseline comes before all others."""
     from ddptop.agent.client.comparison import compared
     from ddptop.agent.client.keeping import kept
 
     with kept.against(name, run) as other:
-        return compared.compare(_read(other), measured or _read(run), anyway=anyway)
+        return compared.compare(replace(_read(other), name=name), measured or _read(run), anyway=anyway)
