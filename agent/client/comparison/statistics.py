@@ -76,7 +76,9 @@ def block_length(series: Floats) -> int:
     """
     count = len(series)
     most = max(1, count // 8)
-    centred = np.argsort(np.argsort(series, kind="stable")) - (count - 1) / 2
+    _, place, times = np.unique(series, return_inverse=True, return_counts=True)
+    # Equal ones have the same place, the middle of theirs.
+    centred = (np.cumsum(times) - (times + 1) / 2)[place] - (count - 1) / 2
     power = float(np.dot(centred, centred)) / count
     if count < 16 or power <= 0:
         return 1

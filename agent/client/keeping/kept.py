@@ -107,14 +107,14 @@ def opened(path: Path) -> Iterator[Run]:
     Raises:
         PackedError: it cannot be read, or is no packed run.
     """
-    try:
-        content = private.read(path, MOST_BYTES)
-    except FileNotFoundError:
-        said = "no such file, and no such run; `ddptop ps` and `ddptop baselines` list them"
-        raise PackedError(f"{path}: {said}") from None
-    except OSError as problem:
-        raise PackedError(f"{path}: {problem.strerror or problem}") from problem
-    with tempfile.TemporaryDirectory(prefix="ddptop-", ignore_cleanup_errors=True) as folder:
+    with contextlib.ExitStack() as stack:
+        try:
+            content = private.read(path, MOST_BYTES)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ddptop-", ignore_cleanup_errors=True))
+        except OSError as problem:
+            missing = "no such file, and no such run; `ddptop ps` and `ddptop baselines` list them"
+            said = (problem.strerror or problem) if os.path.lexists(path) else missing
+            raise PackedError(f"{path}: {said}") from None
         yield unpack(content, Path(folder), str(path))
 
 

@@ -2,8 +2,8 @@
 
 A file holds the record of the run and of its ranks, events, verdicts, the last frames, the numbers of all steps and, as
 far as there is room, its newest whole steps and the ends of its logs. Times are rounded to one part in 2,048. A file
-may come from anybody: it is unpacked up to a bound, and decoded by a type with bounds, no
-name in it becomes a path, and of its processes and command lines nothing is believed. Secrets of the run are masked.
+may come from anybody: it is unpacked up to a bound, and decoded by a type with bounds, no name in it becomes a path,
+and of its processes and command lines nothing is believed. Secrets of the run are masked.
 """
 
 from __future__ import annotations
@@ -181,22 +181,26 @@ def _newest_steps(connection: sqlite3.Connection, hide: Mask, room: int) -> list
 
 def _shrunk(rows: Iterable[_Bucket]) -> list[_Bucket]:
     """Return buckets in an order and a form that pack well: column by column, and rounded."""
-    found, order = list[_Bucket](), np.empty(0, np.int64)
+    found, of, order = list[_Bucket](), ("", 0), np.empty(0, np.intp)
     for kind, number, piece, level, first, last, payload in rows:
-        if not number:
-            # It comes before the numbers of its piece.
-            index = np.frombuffer(payload, INDEX)
-            order = np.lexsort((index["key"], index["rank"]))
-            index = index[order]
-            at = np.rint(np.where(np.isfinite(index["at"]), index["at"], 0.0) * 1e6).astype("<i8")
-            columns = [index["rank"], np.diff(index["key"], prepend=0), np.diff(at, prepend=0), index["weight"]]
-        else:
-            cells = np.frombuffer(payload, "<u4").reshape(-1, len(order))[:, order].ravel()
-            if number not in _EXACT and not number.startswith(CUSTOM):
-                half, kept = np.uint32(1 << (_BITS[kind] - 1)), np.uint32((1 << 32) - (1 << _BITS[kind]))
-                cells = np.where(np.isfinite(cells.view("<f4")), (cells + half) & kept, cells)
-            columns = [cells]
-        found.append((kind, number, piece, level, first, last, b"".join(map(_shuffled, columns))))
+        if of != (kind, piece):
+            of, order = (kind, piece), np.empty(0, np.intp)
+        # What is damaged costs itself, and the index of a piece all of its numbers.
+        with suppress(ValueError):
+            if not number:
+                # It comes before the numbers of its piece.
+                index = np.frombuffer(payload, INDEX)
+                order = np.lexsort((index["key"], index["rank"]))
+                index = index[order]
+                at = np.rint(np.where(np.isfinite(index["at"]), index["at"], 0.0) * 1e6).astype("<i8")
+                columns = [index["rank"], np.diff(index["key"], prepend=0), np.diff(at, prepend=0), index["weight"]]
+            else:
+                cells = np.frombuffer(payload, "<u4").reshape(-1, len(order))[:, order].ravel()
+                if number not in _EXACT and not number.startswith(CUSTOM):
+                    half, kept = np.uint32(1 << (_BITS[kind] - 1)), np.uint32((1 << 32) - (1 << _BITS[kind]))
+                    cells = np.where(np.isfinite(cells.view("<f4")), (cells + half) & kept, cells)
+                columns = [cells]
+            found.append((kind, number, piece, level, first, last, b"".join(map(_shuffled, columns))))
     return sorted(found)
 
 

@@ -33,6 +33,7 @@ def test_steps_that_depend_on_their_neighbours_are_drawn_in_longer_blocks() -> N
     random = np.random.default_rng(1)
     assert block_length(correlated(random, 1000, 0.0)) <= 3
     assert block_length(correlated(random, 1000, 0.9)) > 15
+    assert block_length(random.integers(0, 2, 1000).astype(float)) <= 3
     found = [estimate(correlated(random, 800, 0.8), middle) for _ in range(100)]
     assert sum(abs(each.value - 100) < 3 * each.error for each in found) >= 96
     assert sum(abs(each.value - 100) < 3 / math.sqrt(800) for each in found) < 85

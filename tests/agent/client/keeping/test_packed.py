@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tempfile
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -215,6 +216,30 @@ def test_a_packed_run_has_no_secrets(data: Path) -> None:
     assert "it says " + "*" * len(secret) in [each.text for each in run.report().events]
 
 
+def test_a_machine_without_room_for_a_file_says_so(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, that names the reason."""
+    path = kept.keep(Run(recorded("a", steps=30)), "best")
+
+    def full(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
+    with pytest.raises(PackedError, match=r"best\.ddptop: No space left"), kept.opened(path):
+        pass
+
+
+@pytest.mark.parametrize("harm", ["substr(payload, 2) WHERE number = 'step'", "substr(payload, 2) WHERE number = ''"])
+def test_a_damaged_piece_of_a_record_costs_itself(data: Path, harm: str) -> None:
+    """The rest is packed; also where the record was that of a packed run."""
+    directory = recorded("a", steps=30)
+    with recording.open_file(directory.database) as connection:
+        connection.execute(f"UPDATE buckets SET payload = {harm}")
+    connection.close()
+    folder = data / "x"
+    folder.mkdir(mode=0o700)
+    assert packed.unpack(packed.pack(Run(directory)), folder, "file").report().state == "finished"
+
+
 def test_a_damaged_file_never_does_worse_than_to_say_so(tmp_path: Path) -> None:
     """Bytes are changed, cut out and put in, also within the parts: it is read, or refused in one line."""
     rng = random.Random(7)
@@ -231,6 +256,7 @@ def test_a_damaged_file_never_does_worse_than_to_say_so(tmp_path: Path) -> None:
         try:
             run = packed.unpack(given, folder, "file")
             reading.read(run, "test")
+            packed.pack(run)
         except rundir.RunDirError as problem:
             refused += 1
             assert "\n" not in str(problem)  # noqa: PT017 - some of them are read
