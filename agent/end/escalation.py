@@ -116,12 +116,15 @@ def end(
     """
     alone_at: float | None = None
     seen = set(run.known)
+    above: set[Process] = set()
 
     def scan() -> list[Target]:
         nonlocal alone_at
-        targets = find(msgspec.structs.replace(run, known=tuple(seen)) if run.outside else run, directory.members())
-        # Without a mark, one that loses its parent meanwhile is known from before.
-        seen.update(target.process for target in targets)
+        known = msgspec.structs.replace(run, known=tuple(seen)) if run.outside else run
+        targets = find(known, directory.members(), above)
+        # Without a mark, one that loses its parent meanwhile is known from before. A script may begin its next trial.
+        for target in targets:
+            (above if target.above else seen).add(target.process)
         if any(target.role != "torchrun" for target in targets):
             alone_at = None
         elif alone_at is None:
@@ -283,7 +286,8 @@ def _climb(
         countdown(f"{_names(targets)} left after SIGKILL" if targets else "")
     countdown("")
     left = {target.process for target in targets}
-    ended = [target.role for process, target in seen.items() if process not in left]
+    # A script that has begun its next trial lives on.
+    ended = [target.role for process, target in seen.items() if process not in left and not is_alive(process)]
     survivors = tuple(f"{_who(target)} ({_why(target)})" for target in targets)
     return Outcome(ended.count("rank"), ended.count("helper"), survivors, frozenset(process.pid for process in left))
 

@@ -5,7 +5,8 @@ session that one of the first two leads, or when its owner is the run's and its 
 carries the run's marker.  A process without any of these is not found; the caller and its ancestors
 are left out, but for ancestors of the observer.  A job that nobody prepared carries no marker: there the variables that
 torchrun has drawn for it take its place, and processes that were seen as the job's before.  A script that has started
-such a job belongs to it as long as it has started nothing else that lives: its next trial is another job.
+such a job, and a shell between the two, belong to it as long as they have started nothing else that lives: the next
+trial is another job.
 """
 
 from __future__ import annotations
@@ -42,13 +43,21 @@ class Target:
     uid: int | None = None
     name: str = ""
     """Its role in messages, which is `the program` instead of `torchrun` where the program spawns its ranks itself."""
+    above: bool = False
+    """True for a script that has started the run, and for what stands between it and the ranks, a shell for example."""
 
 
-def find(run: Run, members: Mapping[int, Member]) -> list[Target]:
+def find(run: Run, members: Mapping[int, Member], above: Collection[Process] = ()) -> list[Target]:
     """Return every living process of a run, torchrun first, then the ranks.
 
     The caller, its ancestors and the run's observer are not among them; where the observer is the caller, its
     ancestors may be.
+
+    Args:
+        run: the run.
+        members: the records of its ranks.
+        above: those that were found above the ranks before: each of them still belongs to the run when what it has
+            started has ended, but not once it has started anything else.
     """
     table = identity.table()
     observer = run.observer.pid if run.observer and _is_in(table, run.observer) else None
@@ -77,14 +86,18 @@ def find(run: Run, members: Mapping[int, Member]) -> list[Target]:
     children = _children(table)
     for pid in _below((roles.keys() - spared - {starter}) | adopting, children):
         roles.setdefault(pid, "helper")
-    if starter is not None and _has_started_only(roles.keys(), starter, children):
-        roles |= dict.fromkeys({starter} | _below({starter}, children) - roles.keys(), "helper")
+    before = {process.pid for process in above if _is_in(table, process)}
+    upper: set[int] = set()
+    for pid in before if starter is None else before | {starter}:
+        if _has_started_only(roles.keys(), pid, children, before):
+            upper |= ({pid} | _below({pid}, children)) - roles.keys()
+    roles |= dict.fromkeys(upper, "helper")
     if starter in roles:
         roles[starter] = "torchrun"
     found = roles.keys() - spared
     names = {"torchrun": run.leader}
     targets = [
-        replace(_target(table[pid], role, ranks, found, table), name=names.get(role, role))
+        replace(_target(table[pid], role, ranks, found, table), name=names.get(role, role), above=pid in upper)
         for pid, role in roles.items()
         if pid in found
     ]
@@ -159,10 +172,15 @@ def _below(roots: Iterable[int], children: Mapping[int, set[int]]) -> set[int]:
     return found
 
 
-def _has_started_only(found: Collection[int], pid: int, children: Mapping[int, set[int]]) -> bool:
-    """Say whether all children of a process, one at least, are among those found, or have started only such."""
-    return bool(children[pid]) and all(
-        child in found or _has_started_only(found, child, children) for child in children[pid]
+def _has_started_only(
+    found: Collection[int], pid: int, children: Mapping[int, set[int]], before: Collection[int]
+) -> bool:
+    """Say whether all children of a process are among those found, or have started only such.
+
+    It needs one child at least, unless it is among those that were found before.
+    """
+    return bool(children[pid] or pid in before) and all(
+        child in found or _has_started_only(found, child, children, before) for child in children[pid]
     )
 
 

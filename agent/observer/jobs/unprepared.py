@@ -86,14 +86,14 @@ def _traceback(directory: RunDir, member: Member, *, shared: bool) -> str:
 
 
 class Unprepared:
-    """Looks for the ranks of such a job, and remembers its processes."""
+    """Looks for the ranks of such a job, and remembers its processes, but not a script that has started it."""
 
     def __init__(self, directory: RunDir, clock: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory
         self._clock = clock
         self._due = 0.0
         self._seen: set[Process] = set()
-        """The processes that belonged to it at some time."""
+        """The processes that belonged to it at some time, but for such a script and what stands between."""
 
     def turn(self, run: Run, *, complete: bool) -> dict[str, Any]:
         """Write the records of new ranks, where a look is due; return what has changed of the record of the run."""
@@ -118,11 +118,11 @@ class Unprepared:
                 changes["known"] = ()
                 self._seen.clear()
             run = msgspec.structs.replace(run, **changes)
-        by_descent = processes.find(msgspec.structs.replace(run, known=()), self._directory.members())
+        # What stands above the ranks is of the job only as long as it has started nothing else.
+        alone = msgspec.structs.replace(run, known=(), starter=None)
+        by_descent = processes.find(alone, self._directory.members())
         below = {target.process for target in by_descent}
         self._seen = {each for each in self._seen | set(run.known) | below if each in below or is_alive(each)}
-        # It is of the job only as long as it has started nothing else.
-        self._seen -= {run.starter}
         # Those that only this memory knows; another observer has to know them, too.
         if (orphans := self._seen - below) != set(run.known):
             changes["known"] = tuple(sorted(orphans, key=lambda each: each.pid))

@@ -269,6 +269,56 @@ def test_the_next_trial_of_a_sweep_is_no_part_of_the_first(new_run: Callable[...
                 identity.send(trial, signal.SIGKILL)
 
 
+SWEEP = f"""
+import signal, subprocess, sys
+def start():
+    trial = subprocess.Popen({WAITING!r})
+    print(trial.pid, flush=True)
+    return trial
+def leave(*_):
+    if sys.argv[1] == "goes on":
+        start()
+    first.kill()
+    first.wait()
+first = start()
+signal.signal(signal.SIGTERM, leave)
+print("up", flush=True)
+{WAIT}
+"""
+BETWEEN = (sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])")
+
+
+@pytest.mark.parametrize("above", [(), BETWEEN])
+@pytest.mark.parametrize("then", ["goes on", "waits"])
+def test_a_sweep_that_goes_on_in_the_course_of_a_kill_lives(
+    new_run: Callable[..., RunDir], above: tuple[str, ...], then: str
+) -> None:
+    """A script, or a shell below it, that begins its next trial once it is asked to end is spared with that trial;
+    one that only stays is killed.
+    """
+    trials: list[Process] = []
+    with started(*above, sys.executable, "-c", SWEEP, then, stdout=-1) as process:
+        assert process.stdout
+        trials += filter(None, [identify(int(process.stdout.readline()))])
+        assert process.stdout.readline() == "up\n"
+        sweep = identify(identity.table()[trials[0].pid].parent)
+        assert sweep is not None
+        try:
+            directory = new_run(launched=False, outside=True, starter=identify(process.pid), owner=os.getuid())
+            enlist(directory, 0, trials[0])
+            text = end(directory)[0].text
+            if then == "goes on":
+                trials += filter(None, [identify(int(process.stdout.readline()))])
+            assert [identity.is_alive(each) for each in (sweep, *trials)] == (
+                [True, False, True] if then == "goes on" else [False, False]
+            )
+            ended = "1 rank and 1 helper" if above and then == "waits" else "1 rank"
+            assert text.startswith(f"{ended} ended, 0 left")
+        finally:
+            for each in (sweep, *trials):
+                identity.send(each, signal.SIGKILL)
+
+
 def test_the_run_of_nobody_has_no_processes(new_run: Callable[..., RunDir], python: Start) -> None:
     """An empty run id is no marker that everything without one would match."""
     directory = new_run(run_id="")

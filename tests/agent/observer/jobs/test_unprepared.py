@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zmq
+from support.harness import WAITING, started
 
-from ddptop.agent.end import cause
+from ddptop.agent.end import cause, processes
 from ddptop.agent.observer.jobs.attached import Attached
 from ddptop.agent.observer.jobs.unprepared import Unprepared, record_ends
 from ddptop.agent.observer.one_run import Observer
@@ -104,6 +108,34 @@ def test_who_starts_a_second_group_is_no_launcher_any_more(
     look(replace(group, world=2, launcher=None, command=(), starter=above))
     after = directory.read()
     assert (after.torchrun, after.starter, after.command, after.known) == (None, above, (), ())
+
+
+def test_the_shell_between_a_sweep_and_its_trials_is_not_remembered(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is of the first trial only until it starts the next one: a kill of the first reaches neither then."""
+    monkeypatch.setattr(groups, "again", lambda *_: None)
+    words = sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])"
+    shell = "bash", "-c", f"while read; do {shlex.join(WAITING)} & echo $!; done"
+    trials: list[Process] = []
+    now = [0.0]
+    with started(*words, *shell, stdin=-1, stdout=-1) as process:
+        assert process.stdin
+        assert process.stdout
+        directory = new_run(launched=False, outside=True, starter=identity.identify(process.pid), owner=os.getuid())
+        outside = Unprepared(directory, lambda: now[0])
+        try:
+            for count in (3, 1):
+                print(file=process.stdin, flush=True)
+                trials += filter(None, [identity.identify(int(process.stdout.readline()))])
+                directory.write_member(Member(0, 0, 1, trials[0], "host", 0, "", "", None, by_agent=False))
+                now[0] += 60
+                directory.update(**outside.turn(directory.read(), complete=True))
+                assert len(processes.find(directory.read(), directory.members())) == count
+            assert directory.read().known == ()
+        finally:
+            for trial in trials:
+                identity.send(trial, signal.SIGKILL)
 
 
 def test_a_launcher_that_is_none_any_more_is_not_waited_for(job: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
