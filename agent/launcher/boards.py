@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Board:
-    """A device, or a part of one (MIG), whose load is not known. What cannot be read once is not asked for again."""
+    """A device, or a part of one (MIG), whose load is not known. What the driver does not tell is asked for once."""
 
     def __init__(self, nvml: Any, handle: Any, uuid: str = "") -> None:
         """Read nothing yet; library and handle are None where NVML does not know it."""
@@ -22,8 +22,8 @@ class Board:
             return None
         try:
             return float(self.nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu)
-        except self.nvml.NVMLError:
-            self._tells_load = False
+        except self.nvml.NVMLError as problem:
+            self._tells_load = not self._is_final(problem)
             return None
 
     def memory_of(self, pid: int) -> int | None:
@@ -35,8 +35,8 @@ class Board:
             return None
         try:
             running = self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)
-        except self.nvml.NVMLError:
-            self._tells_memory = False
+        except self.nvml.NVMLError as problem:
+            self._tells_memory = not self._is_final(problem)
             return None
         return next((each.usedGpuMemory for each in running if each.pid == pid), None)
 
@@ -48,6 +48,9 @@ class Board:
         except self.nvml.NVMLError:
             return None, None
         return int(found.used), int(found.total)
+
+    def _is_final(self, problem: Exception) -> bool:
+        return isinstance(problem, (self.nvml.NVMLError_NotSupported, self.nvml.NVMLError_NoPermission))
 
 
 def board_of(uuid: str, index: int, environment: Mapping[str, str]) -> Board:
@@ -67,17 +70,21 @@ def board_of(uuid: str, index: int, environment: Mapping[str, str]) -> Board:
     return Board(nvml, None)
 
 
-@functools.cache
 def boards() -> tuple[Board, ...]:
-    """Return all devices, in the order of the driver."""
+    """Return all devices, in the order of the driver; none where it does not answer now."""
+    try:
+        return _boards()
+    except Exception:  # the error of a library that is imported only there
+        return ()
+
+
+@functools.cache
+def _boards() -> tuple[Board, ...]:
     nvml = _nvml()
     if nvml is None:
         return ()
-    try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        return tuple(Board(nvml, handle, nvml.nvmlDeviceGetUUID(handle)) for handle in handles)
-    except nvml.NVMLError:
-        return ()
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    return tuple(Board(nvml, handle, nvml.nvmlDeviceGetUUID(handle)) for handle in handles)
 
 
 def _names(uuid: str, index: int, environment: Mapping[str, str]) -> list[str]:
