@@ -80,14 +80,22 @@ class Notifier:
         return found
 
     def _wanted(self) -> list[Delivery]:
-        """Return the deliveries to the addresses of now; those to others stop."""
+        """Return the deliveries to the addresses of now; those to others stop. Once the run is gone nothing changes."""
         wanted = dict.fromkeys((*self._chosen.to, *start.targets(self._run)))
-        for url, delivery in self._deliveries.items():
-            if delivery is not None and url not in wanted:
-                delivery.stop()
-        known = self._deliveries
-        self._deliveries = {url: known[url] if url in known else self._delivery(url) for url in wanted}
+        # Behind that look: what it has found is of this run.
+        if self._is_there():
+            for url, delivery in self._deliveries.items():
+                if delivery is not None and url not in wanted:
+                    delivery.stop()
+            known = self._deliveries
+            self._deliveries = {url: known[url] if url in known else self._delivery(url) for url in wanted}
         return [each for each in self._deliveries.values() if each is not None]
+
+    def _is_there(self) -> bool:
+        """Say whether the run has not been removed, nor its name taken by another."""
+        with contextlib.suppress(RunDirError):
+            return self._run.record().run_id == self._run_id
+        return False
 
     def turn(self) -> bool:
         """Look, whatever goes wrong with that: at night nobody would start it again; return False at the end."""
@@ -104,9 +112,9 @@ class Notifier:
         deliveries = self._wanted()
         if not deliveries and self._heart is None:
             return False
+        if not self._is_there():
+            return False
         try:
-            if self._run.record().run_id != self._run_id:
-                return False
             with Watch(self._run, "notifier", ranks=False) as watch:
                 frame = look.heard([watch])[0]
         except RunDirError:

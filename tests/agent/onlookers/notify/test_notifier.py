@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 from support import servers
 from support.fakes.observers import Observer, observed
 from support.fakes.ranks import beat
@@ -119,6 +120,27 @@ def test_what_is_taken_back_after_the_end_is_tried_no_more(own_base: Path, threa
     start.set_targets(run, [])
     until(finished.done, "the end of the notifier")
     assert [line for line in said if "tried again" not in line] == []
+
+
+@pytest.mark.parametrize("becomes", ["removed", "launched again"])
+def test_the_last_message_of_a_run_that_is_gone_is_still_sent(
+    own_base: Path, threads: ThreadPoolExecutor, becomes: str
+) -> None:
+    """Its addresses went with its folder, and nobody has taken them back."""
+    record = rundir.Run("r", "r", "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, state="failed")
+    port, said = servers.free_port(), list[str]()
+    run = Run(rundir.create(record))
+    start.set_targets(run, [f"http://127.0.0.1:{port}/"])
+    notifier = Notifier(run, Notify(), said.append)
+    assert not notifier.look()
+    until(lambda: said, "the first attempt")
+    rundir.remove(run.directory)
+    if becomes == "launched again":
+        rundir.create(replace(record, run_id="another"))
+    finished = threads.submit(notifier.finish)
+    with servers.http(port) as mood:
+        until(finished.done, "the end of the notifier")
+    assert [each["state"] for each in taken(mood, "end")] == ["failed"]
 
 
 def test_a_message_has_no_secret_of_the_run(own_base: Path, threads: ThreadPoolExecutor) -> None:
