@@ -431,17 +431,17 @@ class Watch:
         """Return the run as it is known by the last `poll`."""
         self._framed = True
         run, ranks = self._shown = self._frames()
+        if self._is_replaced:
+            run = replace(run, state=self._record.state, cause=self._record.cause)
         if self._masked is None or self._masked[0] is not run:
             self._masked = run, self._mask.shown(run)
         run = self._masked[1]
         if run.on_hosts != self._hosts[0]:
             self._hosts = run.on_hosts, HostFrames(run.on_hosts)
-        if self._is_replaced:
-            run = replace(run, state=self._record.state, cause=self._record.cause)
         silent_s = None if run.state in ENDED else self._last_heard.missed_s(time.time())
         if states.has_other_hosts(self._record):
             ranks = [self._from_here(rank) for rank in ranks]
-        ranks = [self._mask.shown(rank) if rank.ended or rank.health else rank for rank in ranks]
+        ranks = [self._mask.shown(rank) if rank.ended or rank.health or rank.fault else rank for rank in ranks]
         frame = whole(run, tuple(ranks), self._hosts[1], self.history, silent_s)
         refused = self._refused + (0 if self._observed is None else self._observed.refused)
         return replace(frame, refused=frame.refused + refused) if refused else frame

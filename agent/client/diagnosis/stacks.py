@@ -18,6 +18,7 @@ from ddptop.agent.client.acting.control import refusing
 from ddptop.agent.client.sources import takeover
 from ddptop.agent.control.caller import connect, of_rank
 from ddptop.agent.record import recording
+from ddptop.agent.run.files.masking import Mask
 from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.run.states import lingers
@@ -69,6 +70,7 @@ class RunInspector:
     def __init__(self, directory: RunDir, run: Run) -> None:
         self._directory = directory
         self._run = run
+        self._mask = Mask(directory.path, run)
 
     def recorded(self, since: float) -> Stacks | None:
         """Return where the ranks stood in a hang since then; see `Inspector.recorded`."""
@@ -78,7 +80,7 @@ class RunInspector:
         if not found or at < since:
             return None
         hangs = [each for each in recording.read_verdicts(database) if each.is_hang]
-        return Stacks(at, tuple(found), recorded=True, verdict=hangs[-1] if hangs else None)
+        return Stacks(at, tuple(found), recorded=True, verdict=self._mask.shown(hangs[-1]) if hangs else None)
 
     def ask(
         self,

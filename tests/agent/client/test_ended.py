@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from support.locking import held
+from support.values.inspections import inspection
 from support.values.recordings import record_frames
 from support.values.watches import watched
 
@@ -205,17 +206,25 @@ def test_nothing_that_is_shown_has_a_secret_of_the_run() -> None:
     hang = wire.Hang("not_entered", (1,), f"train.py:31 {secret}", waiting=f"all_reduce {secret}")
     verdict = wire.Verdict(1, "hang", f"rank 1 waits for {secret}", 8 * 10**9, rank=1, hang=hang, cause=secret)
     event = wire.Event(8 * 10**9, f"it says {secret}")
-    frames_of(directory, "failed", 8.5, rank(1, "failed", 7, ended=f"exit code 1: {secret}", health=secret))
     frame = RunFrame(run="over", at=8.5, state="failed", program="toy.py", world=2, verdicts=(verdict,), note=secret)
     line = EventLine(8.0, event.text, None, "info")
-    record_frames(directory, replace(frame, events=(line,), run_id="over"), [rank(1, "failed", 7, ended=secret)])
+    ranks = rank(0, "killed", 7, fault=secret), rank(1, "failed", 7, ended=f"exit code 1: {secret}", health=secret)
+    record_frames(directory, replace(frame, events=(line,), run_id="over"), ranks)
     with closing(recording.open_file(directory.database)) as connection, connection:
         connection.execute(recording.INSERT_EVENT, (event.at_ns, wire.encode(event)))
         row = verdict.number, verdict.since_at_ns, None, wire.encode(verdict)
         connection.execute("INSERT INTO verdicts VALUES(?, ?, ?, ?)", row)
+        connection.execute(*recording.inspection_rows((inspection(1),))[-1])
     run = client_runs.Run(directory)
-    shown = seen(directory), run.happened(), run.report()
+    with opened(directory) as link:
+        shown = link.frame(), run.happened(), run.report(), link.inspector.recorded(0.0)
+        assert (shown[0].ranks[0].fault, shown[0].ranks[1].health) == (MASK, MASK)
+        directory.update(run_id="another")
+        now[0] += 10
+        link.poll()
+        assert secret not in repr(link.frame())
     assert secret not in repr(shown)
     assert f"rank 1 waits for {MASK}" in repr(shown[1])
     assert f"all_reduce {MASK}" in repr(shown[2])
+    assert f"all_reduce {MASK}" in repr(shown[3])
     assert (shown[0].state, shown[0].cause) == ("failed", f"rank 1: ValueError: {MASK}")
