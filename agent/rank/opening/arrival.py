@@ -6,12 +6,12 @@ imports stays as it is, and no module of the job is replaced.  The observer give
 
 from __future__ import annotations
 
-import _thread
 import importlib.util
 import json
 import os
 import pathlib
 import sys
+import threading
 import time
 import types
 from typing import Any
@@ -24,7 +24,7 @@ _COMES_S = 60.0
 def arrive(request: str) -> None:
     """Begin to join, unless the request at this path is gone or too old; raises nothing."""
     try:
-        _thread.start_new_thread(_join, (request,))
+        threading.Thread(target=_join, args=(request,), name="ddptop-join", daemon=True).start()
     except Exception:
         # There is no thread: the observer says that the rank has not come.
         return

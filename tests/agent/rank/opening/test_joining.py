@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from ddptop.agent.run import identity, rundir
 from ddptop.agent.run.files import joins
 from ddptop.agent.run.files.joins import Answer
 from ddptop.agent.run.rundir import Member, Run, RunDir
+from ddptop.agent.run.script.stacks import OWN_THREADS
 from ddptop.agent.wire.vocabulary.refusals import Refused
 
 
@@ -239,6 +241,19 @@ def test_the_script_of_a_request_that_was_taken_back_does_nothing(
     exec((made[0] / joins.SCRIPT).read_text(), arrived)
     assert "_names" in arrived
     assert len(came) == 1
+
+
+def test_the_thread_by_which_a_rank_joins_is_known_as_ours(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What shows the threads of the training leaves it out by its name."""
+    names: list[str] = []
+    monkeypatch.setattr(arrival, "_wait_for_torch", lambda _: names.append(threading.current_thread().name))
+    package = str(Path(arrival.__file__).parents[2])
+    request = joins.Request(time.monotonic() + 60, package, {}, "", {str(os.getpid()): 0})
+    arrival.arrive(str(joins.begin(new_run().path, request) / joins.REQUEST))
+    until(lambda: names, "the thread")
+    assert names[0].startswith(OWN_THREADS)
 
 
 def test_a_refusal_is_known_without_an_exit_status() -> None:
