@@ -25,8 +25,6 @@ _POLL_S: Final = 0.005
 class _Once(Sight):
     """One question, in sight until it is answered."""
 
-    read_at = math.inf
-
     def __init__(self, query: Question) -> None:
         self._query = query
         self.answer: list[wire.HistoryAnswer] = []
@@ -35,7 +33,7 @@ class _Once(Sight):
         return None if self.answered else self._query
 
     def take(self, query: Question, answer: list[wire.HistoryAnswer]) -> None:
-        self.answer = answer
+        self.answer, self.read_at = answer, -math.inf
 
     def forget(self) -> None:
         self.answered = False
@@ -75,6 +73,7 @@ class Answers:
         name = self._watch.run.name
         sight = self._asked.look(query, lambda: _Once(query))
         while not sight.answered:
+            sight.read_at = math.inf
             self._watch.poll()
             self._watch.frame()
             if sight.answered:
