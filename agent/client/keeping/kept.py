@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,8 +49,15 @@ def _folder(kind: str) -> Path:
 
 def files() -> list[File]:
     """Return the packed runs of this user by their names, the baselines first."""
-    paths = [(kind, path) for kind in _FOLDERS for path in sorted(_folder(kind).glob(f"*{ENDING}")) if path.is_file()]
-    return [File(path.stem, kind, path, path.stat().st_size, path.stat().st_mtime) for kind, path in paths]
+    found = []
+    for kind in _FOLDERS:
+        for path in sorted(_folder(kind).glob(f"*{ENDING}")):
+            # Another process may remove it at any time.
+            with contextlib.suppress(FileNotFoundError):
+                held = path.lstat()
+                if stat.S_ISREG(held.st_mode):
+                    found.append(File(path.stem, kind, path, held.st_size, held.st_mtime))
+    return found
 
 
 def keep(run: Run, name: str, kind: str = KEPT) -> Path:
