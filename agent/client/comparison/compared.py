@@ -44,6 +44,8 @@ _MOST_OF: Final = 0.5
 """Part of a difference that one rank's own time makes up where it is the cause."""
 _MOST_PHASES: Final = 2
 """Phases that are named."""
+_ALIKE: Final = "; nothing recorded differs: run both again"
+"""No interval within a run knows what differs from start to start, such as how memory is laid out."""
 
 
 class NothingBefore(Complaint):
@@ -285,7 +287,7 @@ def _verdict(
         else:
             where = _straggler(one, other, part) or where
     return outcome, (
-        f"{other.run.name} is {outcome} by {abs(part) * 100:.1f} % ± {within * 100:.1f}{where}{_since(differs)}"
+        f"{other.run.name} is {outcome} by {abs(part) * 100:.1f} % ± {within * 100:.1f}{where}{_since(differs) if differs or spread else _ALIKE}"
     )
 
 

@@ -43,6 +43,13 @@ def test_runs_that_are_alike_have_no_difference() -> None:
     assert not [each.key for each in found.numbers if each.change is not None and each.change.is_told]
 
 
+def test_a_difference_for_which_nothing_recorded_speaks_says_so() -> None:
+    """Two starts of one script may be apart by themselves, which no interval within a run knows."""
+    alone, explained = (pair(longer={(1, "forward"): 12.0}, **more) for more in ({}, {"torch": "2.15.0"}))
+    assert alone.verdict.endswith(": forward, rank 1; nothing recorded differs: run both again")
+    assert explained.verdict.endswith(", since torch 2.15.0")
+
+
 @pytest.mark.parametrize(
     ("longer", "where"),
     [
@@ -67,7 +74,7 @@ def test_a_phase_that_stays_is_not_named_beside_one_that_changes() -> None:
     usual = {(rank, phase): ms for rank in (0, 1) for phase, ms in MOSTLY_OTHER.items()}
     slow = {**usual, (1, "backward"): -28.5, (0, "forward"): -24.1, (1, "forward"): -24.1}
     runs = recorded("a", seed=2, noise=0.005, longer=slow), recorded("b", seed=1, noise=0.005, longer=usual)
-    assert compared.compare(*map(read, runs)).verdict.endswith(": backward, rank 1")
+    assert ": backward, rank 1; " in compared.compare(*map(read, runs)).verdict
 
 
 def test_short_phases_are_no_pace_of_a_long_one() -> None:
