@@ -286,9 +286,8 @@ def _verdict(
             return "unknown", f"cannot tell: all phases take {told} {longer} alike, as on a {machine} machine"
         else:
             where = _straggler(one, other, part) or where
-    return outcome, (
-        f"{other.run.name} is {outcome} by {abs(part) * 100:.1f} % ± {within * 100:.1f}{where}{_since(differs) if differs or spread else _ALIKE}"
-    )
+    since = _since(differs) if differs or spread else _ALIKE
+    return outcome, f"{other.run.name} is {outcome} by {abs(part) * 100:.1f} % ± {within * 100:.1f}{where}{since}"
 
 
 def _same(within: float) -> tuple[str, str]:
