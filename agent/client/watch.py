@@ -56,6 +56,8 @@ START_S = 10.0
 """Seconds that the observer of a run may take to come, before it is missed."""
 FIRST_FRAME_S = 0.5
 """Seconds that an observer may take for its first frame, before somebody looks whether there is one."""
+_TOLD: Final = ("ended", "health", "fault")
+"""Fields of a rank with words that its script may have said."""
 ACTIONS: Final = (
     "pause", "step", "resume", "freeze", "checkpoint", "stop", "diagnose", "kill", "signal", "restart",
 )  # fmt: skip
@@ -441,7 +443,8 @@ class Watch:
         silent_s = None if run.state in ENDED else self._last_heard.missed_s(time.time())
         if states.has_other_hosts(self._record):
             ranks = [self._from_here(rank) for rank in ranks]
-        ranks = [self._mask.shown(rank) if rank.ended or rank.health or rank.fault else rank for rank in ranks]
+        # Of thousands of ranks each frame has to be cheap.
+        ranks = [self._mask.shown(rank, *_TOLD) if rank.ended or rank.health or rank.fault else rank for rank in ranks]
         frame = whole(run, tuple(ranks), self._hosts[1], self.history, silent_s)
         refused = self._refused + (0 if self._observed is None else self._observed.refused)
         return replace(frame, refused=frame.refused + refused) if refused else frame

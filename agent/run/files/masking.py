@@ -113,12 +113,14 @@ class Mask:
                 return [self.texts(each) for each in value]
         return value
 
-    def shown(self, value: _Struct) -> _Struct:
-        """Return a struct of the wire without them, and without them in the structs in it."""
+    def shown(self, value: _Struct, *fields: str) -> _Struct:
+        """Return a struct of the wire without them, and without them in the structs in it; in some `fields` alone where
+        these are given.
+        """
         if not self._hidden:
             return value
-        known = {name: getattr(value, name) for name in value.__struct_fields__ if name not in _WORDS}
-        changed = {name: self._part(each) for name, each in known.items() if isinstance(each, _PARTS)}
+        names = fields or [name for name in value.__struct_fields__ if name not in _WORDS]
+        changed = {name: self._part(each) for name in names if isinstance(each := getattr(value, name), _PARTS)}
         return msgspec.structs.replace(value, **changed)
 
     def _part(self, value: Any) -> Any:

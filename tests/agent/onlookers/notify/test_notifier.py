@@ -190,7 +190,8 @@ def test_a_launch_tells_of_its_end_and_hides_where(own_base: Path, tmp_path: Pat
     """The notifier is no child of the launch, is one for each run, and ends with it; no process shows the address."""
     script = write_script(tmp_path, "import time\ntime.sleep(600)\n")
     with servers.http() as mood:
-        url = f"http://127.0.0.1:{mood.port}/secret-path"
+        # Other tests, of which processes are seen here, have other words.
+        url = f"http://127.0.0.1:{mood.port}/hidden-from-others"
         launch = subprocess.Popen(
             [*DDPTOP, "launch", "--world", "1", "--start", "spawn", "--name", "told", "--notify", url, str(script)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -203,12 +204,12 @@ def test_a_launch_tells_of_its_end_and_hides_where(own_base: Path, tmp_path: Pat
                 # One that has ended meanwhile shows nothing.
                 with contextlib.suppress(OSError):
                     shown.append(Path(f"/proc/{pid}/cmdline").read_bytes())
-            assert not [line for line in shown if b"secret-path" in line and b"pytest" not in line]
+            assert not [line for line in shown if b"hidden-from-others" in line and b"pytest" not in line]
             assert any(b"/***" in line for line in shown)
             # Another target for the same run, and no other process.
             other = ddptop("notify", "told", "--to", f"{url}/more")
             assert other.returncode == 0, other.stderr
-            assert "secret-path" not in other.stdout
+            assert "hidden-from-others" not in other.stdout
             assert len(start.targets(run)) == 2
             assert ddptop("kill", "told").returncode == 0
             until(lambda: len(mood.taken) == 2, "the end, at both")
